@@ -140,6 +140,22 @@ def weighed(case: Case, *others: str, slow: bool = False) -> Any:
     return pytest.param(case, *others, id="-".join([case.name, *others]), marks=marks)
 
 
+def in_part(rows: list[Any], part: int, of: int) -> list[Any]:
+    """Leave one part of so many of the rows as they are, and mark the others slow."""
+    return [
+        row
+        if i % of == part
+        else pytest.param(*row.values, id=row.id, marks=[*row.marks, pytest.mark.slow])
+        for i, row in enumerate(rows)
+    ]
+
+
+def half_of_the_cases(part: int) -> pytest.MarkDecorator:
+    """Each family once, half of them as a batch; the others slowly."""
+    rows = [pytest.param(case, id=str(case)) for case in CASES]
+    return pytest.mark.parametrize("case", in_part(rows, part, 2))
+
+
 def compiled(case: Case, name: str) -> Any:
     """Arguments of a test that compiles or traces, slow unless the family asks for it each time."""
     marks = [] if name in case.family.compiled else [pytest.mark.slow]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from battery import DOUBLE, SINGLE, Case, bases, interior
-from cases import weighed
+from cases import in_part, weighed
 from torch import Tensor
 from torch.distributions import kl_divergence
 
@@ -94,11 +94,14 @@ def asked(case: Case, few: bool = False) -> list[str]:
 
 
 def every_function(
-    cases: list[Case], slow: tuple[str, ...] = (), few: bool = False
+    cases: list[Case],
+    slow: tuple[str, ...] = (),
+    few: bool = False,
+    part: tuple[int, int] = (0, 1),
 ) -> pytest.MarkDecorator:
-    """All functions of all cases; some of them slow."""
+    """All functions of all cases; some of them slow, and all but one part of so many."""
     rows = [weighed(case, name, slow=name in slow) for case in cases for name in asked(case, few)]
-    return pytest.mark.parametrize(("case", "name"), rows)
+    return pytest.mark.parametrize(("case", "name"), in_part(rows, *part))
 
 
 def arguments(case: Case, name: str, dtype: torch.dtype = DOUBLE) -> tuple[Tensor, ...]:

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from battery import DOUBLE, Case, bases, bounded, frame, located
-from cases import BATCHES, SCALARS, compiled, every_case, every_dtype, weighed
+from cases import BATCHES, SCALARS, compiled, every_case, every_dtype, in_part, weighed
 from functions import PAIRS, arguments, asked, every_function, function, functions, gradients
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
@@ -14,14 +14,14 @@ from torch.distributions import Distribution
 
 
 # Derivatives
-@every_function(SCALARS)
+@every_function(SCALARS, part=(0, 2))
 def test_first_derivatives(case: Case, name: str) -> None:
     assert gradcheck(function(case, name), arguments(case, name), fast_mode=True)
 
 
 # The roots behind icdf, of every evaluation, and integrals of pairs make their second derivatives
 # the slow ones.
-@every_function(SCALARS, slow=("icdf", "log_interval_prob", "moment", *PAIRS))
+@every_function(SCALARS, slow=("icdf", "log_interval_prob", "moment", *PAIRS), part=(1, 4))
 def test_second_derivatives(case: Case, name: str) -> None:
     inputs, once = arguments(case, name), case.family.once
     if once is None or name in once:
@@ -120,7 +120,7 @@ MAPPED = [
 ]
 
 
-@pytest.mark.parametrize(("case", "name"), MAPPED)
+@pytest.mark.parametrize(("case", "name"), in_part(MAPPED, 2, 4))
 def test_vmap_over_parameters_is_one_by_one(case: Case, name: str) -> None:
     *leaves, x = (v.detach() for v in arguments(case, name))
     named = case.spread(case.batch_shape, dict(zip(case.parameters, leaves, strict=True)))
@@ -144,7 +144,7 @@ def test_vmap_over_parameters_is_one_by_one(case: Case, name: str) -> None:
             torch.testing.assert_close(slope[i], a, rtol=1e-11, atol=1e-11)
 
 
-@every_function(SCALARS, slow=("icdf", *PAIRS), few=True)
+@every_function(SCALARS, slow=("icdf", *PAIRS), few=True, part=(3, 4))
 def test_forward_mode_is_reverse_mode(case: Case, name: str) -> None:
     inputs, evaluate = arguments(case, name), function(case, name)
     if not case.family.forward or name in case.family.backward_only:

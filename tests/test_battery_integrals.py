@@ -11,6 +11,7 @@ from cases import (
     every_scalar,
     every_scored_case,
     every_univariate_case,
+    half_of_the_cases,
 )
 from references import Values
 from torch import Tensor
@@ -111,7 +112,7 @@ def _power_integral(case: Case, power: float) -> Tensor:
 
 
 # Divergences
-@every_case
+@half_of_the_cases(1)
 def test_divergences_from_escorts(case: Case) -> None:
     p = case()
     assert kl_divergence(p, case()).abs().max() < 1e-12

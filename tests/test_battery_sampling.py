@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from battery import DOUBLE, SINGLE, Case
-from cases import CASES, every_case, every_connected_line, every_dtype, weighed
+from cases import CASES, every_case, every_connected_line, every_dtype, half_of_the_cases, weighed
 from pyro.distributions.testing.gof import auto_goodness_of_fit, unif01_goodness_of_fit
 from references import Array
 from torch import Tensor
@@ -65,7 +65,7 @@ def fit(case: Case, dtype: torch.dtype, count: int) -> float:
 
 
 @float32_slowly
-@every_case
+@half_of_the_cases(0)
 def test_draws_follow_the_density(case: Case, dtype: torch.dtype) -> None:
     # Kernel densities search each quantile.
     assert fit(case, dtype, SPACED[dtype] // (4 if case.family.signed else 1)) > 1e-3

@@ -105,6 +105,7 @@ def test_errors_are_not_larger_than_recorded_ones(
     assert failure.startswith("α = 2, inside: value, ") and "instead of 1.0e-11" in failure
 
 
+@pytest.mark.slow
 def test_workers_time_cases_of_a_checkout(tmp_path: Path) -> None:
     case = ("line", {"densities": 8, "functions": 4})
     with Worker(threads=2, checkout=harness.ROOT).load(case) as worker:
@@ -159,7 +160,9 @@ TINY: dict[str, Callable[[], Table | Sequence[Table]]] = {
 }
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=[pytest.mark.slow] * (x == "coverage")) for x in TINY]
+)
 def test_tables_are_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     one = harness.Cost(1.0, 1.0)
     for module in (expect, attention, content):

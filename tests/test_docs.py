@@ -35,14 +35,17 @@ def pages() -> list[Path]:
     return [page for page in found if page.exists() and any(blocks(page.read_text()))]
 
 
-# Pages that run chains: minutes.
-CHAINS = ("docs/inference.md", "docs/start/pyro.md", "docs/tutorials/moving-supports.md")
+# Pages that take long.
+LONG = (
+    *("docs/inference.md", "docs/recipes.md", "docs/start/pyro.md"),
+    "docs/tutorials/moving-supports.md",
+)
 
 
 def timed_pages() -> list[Any]:
     names = {page: str(page.relative_to(ROOT)) for page in pages()}
     slow = {True: [pytest.mark.slow], False: []}
-    return [pytest.param(x, id=name, marks=slow[name in CHAINS]) for x, name in names.items()]
+    return [pytest.param(x, id=name, marks=slow[name in LONG]) for x, name in names.items()]
 
 
 @pytest.mark.parametrize("page", timed_pages())

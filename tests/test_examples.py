@@ -38,6 +38,7 @@ DOUBLE = torch.float64
 # The tour
 
 
+@pytest.mark.slow
 def test_the_tour_completes_its_page_after_every_stage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -176,6 +177,7 @@ def tar(path: Path, files: dict[str, bytes]) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_all_methods_learn_what_one_word_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -217,6 +219,7 @@ def test_errors_are_where_the_picture_says() -> None:
     assert max(ours) < 1e-6
 
 
+@pytest.mark.slow
 def test_pages_show_what_the_gallery_writes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

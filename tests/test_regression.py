@@ -407,6 +407,7 @@ def test_padding_changes_neither_fit_nor_gradients(basis: Basis, always_bands: N
             assert not found[:, 20:].any()
 
 
+@pytest.mark.slow
 def test_fits_compile_map_and_keep_the_checks(always_bands: None) -> None:
     t, values, mask = data(2, 9, 1)
     regression = RidgeRegression(clamped(16, 1))
