@@ -427,7 +427,8 @@ def _quantile_slopes(
 
 
 def _change(slopes: Any, changes: Any) -> Any:
-    return sum(x * y for x, y in zip(slopes, changes, strict=True) if y is not None)
+    pairs = zip(slopes, changes, strict=True)
+    return sum(x * y for x, y in pairs if x is not None and y is not None)
 
 
 def _log_mass(name: str, a: Tensor, b: Tensor, w: Tensor) -> Tensor:
