@@ -1,1 +1,7 @@
 """Accuracy and speed tables of the documentation: `python -m benchmarks --help`."""
+
+import sys
+from pathlib import Path
+
+# References and the record of memory are those of the tests.
+sys.path.append(str(Path(__file__).parents[1] / "tests"))

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from references import Kernel, gaussian, gaussians
 from torch import Tensor
 
 import sparsefam as sf
@@ -29,11 +30,8 @@ from .reference import (
     Array,
     Extended,
     Family,
-    KernelReference,
     Law,
     ball_integrals,
-    gaussian,
-    gaussians,
     line_integrals,
     truncated_truth,
 )
@@ -391,7 +389,7 @@ def kernel_truth(case: KernelCase, alpha: float, inside: bool, every: int = 1) -
     rows = weights.reshape(-1, len(points)), upstream.reshape(-1, len(centers))
     found = []
     for w, above in zip(*(x[::every] for x in rows), strict=True):
-        p = KernelReference(w, points, kernel, width, alpha=alpha, inside=inside)
+        p = Kernel(w, points, kernel, width, alpha=alpha, inside=inside)
         found.append((p.log_normalizer, p.expect(psi), above @ p.jacobian(psi)))
     return KernelTruth(*(torch.from_numpy(np.array(x)) for x in zip(*found, strict=True)))
 

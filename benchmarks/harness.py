@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from memory import allocated_megabytes
 from torch import Tensor
-from torch.profiler import profile
 from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -169,24 +169,6 @@ def busy() -> Iterator[None]:
             yield
         finally:
             process.kill()
-
-
-def allocated_megabytes(call: Callable[[], object]) -> float:
-    """Return the most that torch allocates at once during a call, besides what the call returns.
-
-    The record of torch's allocator is exact where the resident memory of a process shows nothing,
-    but it does not include what numpy allocates.
-    """
-    with profile(profile_memory=True) as record:
-        kept = call()
-    events = record.profiler.kineto_results.events()  # type: ignore[union-attr]
-    live = peak = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        if event.name() == "[memory]":
-            live += event.nbytes()
-            peak = max(peak, live)
-    del kept
-    return (peak - live) / 1e6
 
 
 def each_in_processes(

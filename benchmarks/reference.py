@@ -10,17 +10,15 @@ package's arithmetic and not of rounding its inputs.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import mpmath as mp
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import special, stats
-from scipy.optimize import brentq
+from scipy import special
 from torch import Tensor
 
 import sparsefam as sf
@@ -39,15 +37,6 @@ def unit_rule(step: float, reach: float = 3.3, dtype: Any = np.float64) -> tuple
     u = np.arange(-count, count + 1).astype(dtype) * dtype(step)
     share, rest = (1 / (1 + np.exp(sign * pi * np.sinh(u))) for sign in (-1, 1))
     return share, rest, pi * dtype(step) * np.cosh(u) * share * rest
-
-
-def tanh_sinh(step: float, low: Any, high: Any) -> tuple[Array, Array]:
-    """Return nodes and weights of the tanh-sinh rule between numbers or columns of numbers."""
-    share, rest, weights = unit_rule(step)
-    length = high - low
-    # From the nearer end, whose digits the density needs.
-    nodes = np.where(share < rest, low + length * share, high - length * rest)
-    return nodes, length * weights
 
 
 # One dimension
@@ -221,236 +210,6 @@ def _descent(lam: Extended, b: Extended, exponent: np.longdouble) -> tuple[Any, 
     nodes = np.stack(path[2:]).astype(np.clongdouble)
     nodes = nodes - (phase(nodes, lam, b) - top + tau**2) / slope(nodes, lam, b)
     return nodes, -2 * step * tau * np.exp(-(tau**2)) / slope(nodes, lam, b), top
-
-
-# Kernel families in 1-D
-
-# Of locations (n,) and centers (m,), values (n, m).
-Kernel = Callable[[Array, Array], Array]
-# Of locations (n,), values (n, N).
-Functions = Callable[[Array], Array]
-
-
-def _stationary(profile: Callable[[Array], Array]) -> Callable[[float], Kernel]:
-    """Return kernels by bandwidth: functions of the distance in bandwidths."""
-    return lambda width: lambda t, c: profile(np.abs(np.subtract.outer(t, c)) / width)
-
-
-gaussian = _stationary(lambda x: np.exp(-0.5 * x**2))
-exponential = _stationary(lambda x: np.exp(-x))
-matern32 = _stationary(lambda x: (1 + 3**0.5 * x) * np.exp(-(3**0.5) * x))
-matern52 = _stationary(lambda x: (1 + 5**0.5 * x + 5 * x**2 / 3) * np.exp(-(5**0.5) * x))
-
-
-def gaussians(centers: Array, widths: Array | float) -> Functions:
-    """Return normalised Gaussians as a function of locations."""
-    peaks = 1 / (widths * math.sqrt(2 * math.pi))
-    return lambda t: peaks * np.exp(-0.5 * (np.subtract.outer(t, centers) / widths) ** 2)
-
-
-def _roots(f: Callable[[Array], Array], t: Array) -> Array:
-    """Return where f changes its sign between neighbours in t, by bisection."""
-    above = f(t) > 0
-    (k,) = np.nonzero(above[1:] != above[:-1])
-    low, high = t[k], t[k + 1]
-    for _ in range(55):
-        middle = (low + high) / 2
-        beyond = (f(middle) > 0) == above[k + 1]
-        low, high = np.where(beyond, low, middle), np.where(beyond, middle, high)
-    return low
-
-
-@dataclass(frozen=True, eq=False)
-class KernelReference:
-    """The density exp_{2-alpha}(f - A) base or, outside, exp_{2-alpha}(f) base / Z.
-
-    Integrals are cut at the edges of the support, which are roots of the score f itself, at the
-    minima and maxima of the score and where it is not smooth.
-
-    Attributes:
-        weights: Of the score f(t) = sum_i weights_i kernel(t, centers_i), (I,).
-        centers: Inducing points (I,).
-        kernel: Of locations and centers, smooth but for kinks.
-        width: Its bandwidth, or that of narrower functions whose expectations are asked for.
-        law: Base density, frozen by scipy.
-        kinks: Where the kernel or the base are not smooth.
-        alpha: From 1 to 2.
-        inside: Whether A normalises, else Z does.
-    """
-
-    weights: Array
-    centers: Array
-    kernel: Kernel
-    width: float
-    law: Any = field(default_factory=stats.uniform)
-    kinks: Sequence[float] = ()
-    alpha: float = 2.0
-    inside: bool = True
-
-    @property
-    def eps(self) -> float:
-        return self.alpha - 1
-
-    def score(self, t: Array) -> Array:
-        """Return f at locations of any shape."""
-        return (self.kernel(np.ravel(t), self.centers) @ self.weights).reshape(np.shape(t))
-
-    # Nodes
-
-    @cached_property
-    def ends(self) -> tuple[float, float]:
-        """Of the base, but for a mass that rounding loses."""
-        return float(self.law.ppf(1e-40)), float(self.law.isf(1e-40))
-
-    @cached_property
-    def cuts(self) -> Array:
-        """Locations between which score and base are smooth and the score is monotone."""
-        levels, tails = np.linspace(0.1, 0.9, 9), 10.0 ** -np.arange(1, 41)
-        quantiles = [self.law.ppf(levels)]
-        for quantile, end in zip((self.law.ppf, self.law.isf), self.law.support(), strict=True):
-            quantiles += [quantile(tails)] if math.isinf(end) else []
-        low = max(self.centers.min() - 12 * self.width, self.ends[0])
-        high = min(self.centers.max() + 12 * self.width, self.ends[1])
-        # If the score is large, its exponential is narrower than the kernel.
-        size = np.ptp(self.score(np.linspace(low, high, 2000)))
-        count = math.ceil((high - low) / self.width * max(1.0, math.sqrt(size) / 4))
-        even = np.linspace(low, high, count + 1)
-        cuts = self._inside(*quantiles, even, self.kinks, self.ends)
-        scan = self._inside(cuts[:-1, None] + np.diff(cuts)[:, None] * np.linspace(0, 1, 17))
-        step = 1e-5 * self.width
-        turns = _roots(lambda t: self.score(t + step) - self.score(t - step), scan)
-        return self._inside(cuts, turns)
-
-    def _inside(self, *locations: Any) -> Array:
-        t = np.unique(np.concatenate([np.ravel(x) for x in locations]))
-        return t[(t >= self.ends[0]) & (t <= self.ends[1])]
-
-    def _crossings(self, level: float) -> Array:
-        return _roots(lambda t: self.score(t) - level, self.cuts)
-
-    def _level(self, shift: float) -> float:
-        """Return where the score is at the edges of the support."""
-        return shift - 1 / self.eps if self.eps else -math.inf
-
-    def _rule(self, level: float, marks: Any = ()) -> tuple[Array, Array]:
-        """Return nodes and weights of integrals over {f > level}, cut at marks."""
-        cuts = self._inside(self.cuts, self._crossings(level), marks)
-        above = self.score((cuts[1:] + cuts[:-1]) / 2) > level
-        nodes, weights = tanh_sinh(0.12, cuts[:-1, None][above], cuts[1:, None][above])
-        return nodes.ravel(), weights.ravel()
-
-    def rule(self, marks: Any = ()) -> tuple[Array, Array]:
-        """Return nodes and weights of integrals over the support, cut at marks."""
-        return self._rule(self._level(self.shift), marks)
-
-    @cached_property
-    def _nodes(self) -> tuple[Array, Array, Array]:
-        """Nodes, weights against the base, and f - A there (outside f)."""
-        t, weights = self.rule()
-        return t, weights * self.law.pdf(t), self.score(t) - self.shift
-
-    # Normalisation
-
-    def _log(self, x: Array) -> Array:
-        """Return the logarithm of exp_{2-alpha}(x)."""
-        with np.errstate(divide="ignore"):
-            return np.log1p(np.maximum(self.eps * x, -1)) / self.eps if self.eps else x
-
-    def _power(self, x: Array, power: float) -> Array:
-        """Return exp_{2-alpha}(x)^power where it is positive, else 0."""
-        log = self._log(x)
-        return np.where(log > -math.inf, np.exp(power * np.maximum(log, -1e3)), 0.0)
-
-    @cached_property
-    def normalizer(self) -> float:
-        """A inside, Z outside."""
-        if not self.inside:
-            t, weights = self._rule(self._level(0.0))
-            return float(weights * self.law.pdf(t) @ self._power(self.score(t), 1.0))
-        t, weights = self._rule(-math.inf)  # it does not know the edges
-        f, weights = self.score(t), weights * self.law.pdf(t)
-        if not self.eps:
-            return float(special.logsumexp(f, b=weights))
-
-        def log_mass(shift: float) -> float:
-            return float(special.logsumexp(self._log(f - shift), b=weights))
-
-        shift, step = brentq(log_mass, f @ weights - 1, f.max() + 1, xtol=1e-3), math.inf
-        while abs(step) > 1e-10 * (1 + abs(shift)):  # Newton's method
-            t, weights = self._rule(self._level(shift))
-            x, weights = self.score(t) - shift, weights * self.law.pdf(t)
-            mass = weights @ self._power(x, 1.0)
-            step = math.log(mass) * mass / (weights @ self._power(x, 1 - self.eps))
-            shift += step
-        return float(shift)
-
-    @property
-    def shift(self) -> float:
-        return self.normalizer if self.inside else 0.0
-
-    @property
-    def mass(self) -> float:
-        return 1.0 if self.inside else self.normalizer
-
-    @property
-    def log_normalizer(self) -> float:
-        """A, or outside the A that Z stands for: exp_{2-alpha}(-A) = 1/Z."""
-        if self.inside:
-            return self.normalizer
-        log = math.log(self.normalizer)
-        return -math.expm1(-self.eps * log) / self.eps if self.eps else log
-
-    # What follows from it
-
-    def density(self, t: Any) -> Array:
-        """Return the density at locations of any shape."""
-        t = np.asarray(t, dtype=float)
-        return self._power(self.score(t) - self.shift, 1.0) * self.law.pdf(t) / self.mass
-
-    @cached_property
-    def edges(self) -> Array:
-        """Ends of the support's intervals, ascending; they may be those of the base."""
-        level = self._level(self.shift)
-        inner = np.array(self.law.support())[self.score(np.array(self.ends)) > level]
-        return np.sort(np.concatenate([inner, self._crossings(level)]))
-
-    def weighted(self, marks: Any = ()) -> tuple[Array, Array]:
-        """Return nodes and weights of expectations of what is smooth between the marks."""
-        t, weights = self.rule(marks)
-        return t, weights * self.density(t)
-
-    def expect(self, psi: Functions, marks: Any = ()) -> Array:
-        t, weights = self.weighted(marks)
-        return weights @ psi(t)
-
-    def _escort(self) -> Array:
-        """Return weights of integrals of p^(2 - alpha), in units of the derivative of p in f."""
-        _, weights, x = self._nodes
-        return weights * self._power(x, 1 - self.eps) / self.mass
-
-    def _centred(self, values: Array) -> Array:
-        """Return functions less the mean that a change of the score does not move them by."""
-        escort, (_, weights, x) = self._escort(), self._nodes
-        if self.inside:
-            return values - escort @ values / escort.sum()
-        return values - weights * self._power(x, 1.0) / self.mass @ values
-
-    def jacobian(self, psi: Functions) -> Array:
-        """Return the derivatives (N, I) of `expect` in the weights."""
-        t = self._nodes[0]
-        kernel = self.kernel(t, self.centers)
-        return (self._centred(psi(t)) * self._escort()[:, None]).T @ kernel
-
-    def slope(self, psi: Functions) -> Array:
-        """Return the derivatives (N,) of `expect` in alpha."""
-        t, weights, x = self._nodes
-        p, log = weights * self._power(x, 1.0) / self.mass, np.maximum(self._log(x), -1e3)
-        change = (self._escort() * x - p * log) / self.eps if self.eps else -0.5 * x**2 * p
-        return change @ self._centred(psi(t))
-
-    def cdf(self, t: Array) -> Array:
-        nodes, weights = self.weighted(t)
-        return np.concatenate([[0.0], np.cumsum(weights)])[np.searchsorted(nodes, t)]
 
 
 # Truncated densities

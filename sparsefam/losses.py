@@ -12,7 +12,6 @@ from torch.distributions import Categorical, Distribution
 from torch.nn.functional import softplus
 
 from . import distributions
-from .bases import GaussianRBF
 from .distributions import (
     BetaGaussian,
     BetaLaplace,
@@ -191,28 +190,25 @@ def mmd(
     width = torch.as_tensor(width, dtype=p.alpha.dtype, device=p.alpha.device)
     require(width.isfinite() & (width > 0), "width", "positive and finite", width)
     nodes, weights = p.quadrature(_order_for(p, width) if order is None else order)
-    events = nodes if p.event_shape else nodes.unsqueeze(-1)
-    t, w = events.movedim(0, -2) / width, weights.movedim(0, -1).unsqueeze(-1)
-
-    def embedding(x: Tensor) -> Tensor:
-        """Return E_p[k(x, t)] of x (*batch, N, D), in widths: (*batch, N, 1)."""
-        size = max(1, _PAIRS // w.numel())
-        parts = [torch.exp(-0.5 * torch.cdist(y, t).square()) @ w for y in x.split(size, -2)]
-        return torch.cat(parts, -2)
-
-    own = (w.mT @ embedding(t)).squeeze(-1).squeeze(-1)
-    if shape != p.event_shape:
-        x = samples if p.event_shape else samples.unsqueeze(-1)
-        x = x.to(p.alpha).movedim(0, -2) / width
-        between = embedding(x).mean((-1, -2))
-        distances = torch.cdist(x, x).square()
-        return own - 2 * between + torch.exp(-0.5 * distances).mean((-1, -2))
-    kernels = GaussianRBF(samples.to(p.alpha), width)
-    peak = (width * math.sqrt(2 * math.pi)) ** max(1, p.event_shape.numel())
-    between = peak * p.expect(kernels).mean(-1)
-    rows = samples.to(p.alpha).split(max(1, _PAIRS // len(samples)))
-    within = peak * sum(kernels(x).sum() for x in rows) / len(samples) ** 2
+    t, x = (y if p.event_shape else y.unsqueeze(-1) for y in (nodes, samples.to(p.alpha)))
+    t, x = t.movedim(0, -2) / width, x.movedim(0, -2) / width
+    w, even = weights.movedim(0, -1).unsqueeze(-1), x.new_full((len(samples), 1), 1 / len(samples))
+    own = (w * _mean_kernel(t, t, w)).sum((-1, -2))
+    between, within = (_mean_kernel(x, *y).mean((-1, -2)) for y in ((t, w), (x, even)))
     return own - 2 * between + within
+
+
+def _mean_kernel(x: Tensor, t: Tensor, weights: Tensor) -> Tensor:
+    """Return the means over t (*batch, M, D) of Gaussian kernels of width 1 at x (*batch, N, D).
+
+    The weights are (*batch, M, 1), the means (*batch, N, 1).
+    """
+    parts = []
+    for y in x.split(max(1, _PAIRS // weights.numel()), -2):
+        # By differences: products of matrices would lose the digits of far locations.
+        distance = torch.cdist(y, t, compute_mode="donot_use_mm_for_euclid_dist")
+        parts.append(torch.exp(-0.5 * distance.square()) @ weights)
+    return torch.cat(parts, -2)
 
 
 @torch.no_grad()

@@ -13,7 +13,6 @@ from torch import Tensor
 from vectors import DOUBLE, centre, elliptical, factor, member
 
 from sparsefam import MultivariateBetaGaussian, MultivariateNormal, TruncatedParaboloid
-from sparsefam.bases import Fourier, GaussianRBF, Indicator, Polynomial, Product
 
 
 # Parametrisations
@@ -197,17 +196,3 @@ def test_gradients_of_conditionals(alpha: float) -> None:
         return given.entropy() + given.mean.sum()
 
     assert torch.autograd.gradcheck(entropy, inputs)
-
-
-# Covariances
-def test_pairs_that_no_rule_resolves_are_refused() -> None:
-    loc, tril = torch.tensor([0.3, -0.2]).double(), torch.tensor([[0.9, 0.0], [0.2, 0.6]]).double()
-    p = MultivariateBetaGaussian(loc, tril, 1.5)
-    steps = Product(Indicator([-0.3, 0.1, 0.5]), Polynomial(1)).double()
-    hill = GaussianRBF([[0.3, -0.2]], 0.004).double()
-    waves = Fourier([[0.2, 0.0], [-0.8, -1.5]]).double()
-    for phi in (steps, hill):
-        with pytest.raises(ValueError, match="phi and psi must be smooth enough for quadrature"):
-            p.generalized_covariance(phi, waves)
-    q = MultivariateBetaGaussian(loc, tril, 1.5, validate_args=False)
-    assert q.generalized_covariance(hill, waves).isfinite().all()

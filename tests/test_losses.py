@@ -304,7 +304,15 @@ def test_mmd_takes_samples_of_each_density(name: str) -> None:
     p = DENSITIES[name]().expand((2,))
     x = torch.randn(5, 2, *p.event_shape, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
     due = torch.stack([sf.losses.mmd(p[i], x[:, i], 0.4) for i in range(2)])
-    torch.testing.assert_close(sf.losses.mmd(p, x, 0.4), due, rtol=0, atol=2e-6)
+    torch.testing.assert_close(sf.losses.mmd(p, x, 0.4), due, rtol=0, atol=1e-12)
+
+
+def test_mmd_keeps_its_digits_far_from_zero() -> None:
+    x = torch.tensor([0.125, 0.375, 0.75])
+    near, far = (
+        sf.losses.mmd(sf.TruncatedParabola(loc + 0.5, 0.5), x + loc, 0.125) for loc in (0.0, 128.0)
+    )
+    torch.testing.assert_close(far, near, rtol=2e-4, atol=0)
 
 
 def test_mmd_has_gradients_off_the_support() -> None:
