@@ -138,7 +138,7 @@ def _family(name: str, weights: list[float], alpha: float | None, inside: bool =
         signed=True,
         once=None if alpha is None else ONCE if alpha == 1 else (*ONCE, *ONCE_AT_EDGES),
         forward=alpha is not None,
-        backward_only=("kl", "tsallis", "bregman", "fenchel_young"),  # they read the support
+        backward_only=("icdf", "kl", "tsallis", "bregman", "fenchel_young"),  # they read values
         exports=False,
         # Of fixed alphas one is enough each time: their code is the same.
         thorough=alpha in (None, 1, 2),

@@ -186,15 +186,19 @@ class TruncatedPower(Generator):
     Attributes:
         order: k.
         exponent: m, a tensor (*batch) unless alpha is a number.
-        number: m if alpha is a number, else None.
     """
 
     order: int
 
     def __init__(self, alpha: Tensor, exponent: float | None, dim: int = 1) -> None:
         super().__init__(alpha)
-        self.dim, self.number = dim, exponent
+        self.dim = dim
         self.exponent = 1 / (alpha - 1) if exponent is None else exponent
+
+    @property
+    def number(self) -> float | None:
+        """The exponent if alpha is a number."""
+        return None if isinstance(self.exponent, Tensor) else self.exponent
 
     @property
     def m(self) -> Tensor:
