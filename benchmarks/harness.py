@@ -245,7 +245,7 @@ def show_and_write(
         f"{torch.__version__.split('+')[0]} CPU, {date.today().isoformat()}."
     )
     begin, end = f"<!-- {section}: made by {command} -->", f"<!-- {section}: end -->"
-    body = "\n\n".join([begin, machine, *(table.markdown() for table in tables), end])
+    body = "\n\n".join([begin, *(table.markdown() for table in tables), machine, end])
     pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.S)
     text, count = pattern.subn(lambda _: body, path.read_text(encoding="utf-8"))
     if count != 1:

@@ -70,27 +70,24 @@ def _lengths() -> str:
     return ", ".join(f"{ratios[length]}" for length in ("256", "1024", "16384")) + " times"
 
 
-# For whom, what, its number, the command that measured it, and the page.
-NUMBERS: tuple[tuple[str, str, Callable[[], str], str, str], ...] = (
+# For whom, what, its number, and the page, which names the command that measured it.
+NUMBERS: tuple[tuple[str, str, Callable[[], str], str], ...] = (
     (
         "**Density estimation**: ",
         "share of the mass in the gap between petals: `SparseDensity`, `gaussian_kde`",
         _gap,
-        "examples.estimation",
         "tutorials/estimation.md#results-on-held-out-measurements",
     ),
     (
         "**Attention**: ",
         "accuracy beside `nn.MultiheadAttention`, pooling four sets of irregular series",
         _pooling,
-        "benchmarks.networks",
         "networks.md",
     ),
     (
         "",
         "`nn.MultiheadAttention`'s time over the layer's at 256, 1024 and 16,384 positions",
         _lengths,
-        "benchmarks.attention",
         "learn/attention.md#time-and-memory",
     ),
     (
@@ -98,21 +95,18 @@ NUMBERS: tuple[tuple[str, str, Callable[[], str], str, str], ...] = (
         "worst error of a posterior mean in standard errors, thirteen models: "
         "`AutoSupportReparam`, plain NUTS",
         _chains,
-        "examples.moving_supports",
         "moving-supports.md",
     ),
     (
         "**All**: ",
         "worst error of an expectation in float32, supports from 1e-4 to 1e4 widths",
         _error,
-        "benchmarks.accuracy",
         "benchmarks.md#how-exact",
     ),
     (
         "",
         "faster than trapezoid quadrature on each support",
         _gain,
-        "benchmarks.expect",
         "benchmarks.md#how-fast",
     ),
 )
@@ -214,12 +208,8 @@ def both(pair: Pair) -> tuple[str, str]:
 
 def measured() -> Table:
     """Return the table of what other commands measured."""
-    rows = [
-        [f"{who}[{what}](docs/{page})", value(), f"`{command}`"]
-        for who, what, value, command, page in NUMBERS
-    ]
-    title = "Collected from the pages that the rows link to."
-    return Table(title, ["measured", "result", "by `python -m`"], rows)
+    rows = [[f"{who}[{what}](docs/{page})", value()] for who, what, value, page in NUMBERS]
+    return Table("Results, from the pages that they link to:", ["measured", "result"], rows)
 
 
 def row(pair: Pair) -> list[str]:
