@@ -257,14 +257,12 @@ class _Cells(NamedTuple):
         number = place.detach().to(torch.int32)
         return cls(number, place - (number + 0.5))
 
-    def sums(self, tables: Tensor, first: int = 0) -> Tensor:
-        """Return sums (g, l, K) of powers times coefficients, or their derivatives, in one pass."""
+    def sums(self, tables: Tensor) -> Tensor:
+        """Return sums (g, l, K) of powers times coefficients in one pass."""
         size = tables.shape[1]
-        order = torch.arange(first, size, dtype=torch.int32, device=tables.device)
+        order = torch.arange(size, dtype=torch.int32, device=tables.device)
         rows = (self.number.unsqueeze(-1) * size + order).flatten(0, 1)
-        powers = torch.linalg.vander(self.distance, N=size - first)
-        powers = powers * order if first else powers
-        weights = powers.flatten(0, 1)
+        weights = torch.linalg.vander(self.distance, N=size).flatten(0, 1)
         found: Tensor = embedding_bag(
             rows, tables.flatten(0, 1), mode="sum", per_sample_weights=weights
         )
@@ -284,6 +282,15 @@ def _characteristic(half: Tensor, sums: Tensor) -> Tensor:
     """Return phi (g, l, K) from (1 - phi) / s^2."""
     squares = (half * half).unsqueeze(-1)
     return torch.addcmul(torch.ones_like(squares[:1, :1]), sums, squares, value=-1)
+
+
+def _with_slopes(tables: Tensor, cells: int) -> Tensor:
+    """Return tables (U C, J, 2 K) of h = (1 - phi) / s^2, and of 2 h + s h' = -phi' / s."""
+    order = torch.arange(tables.shape[1], device=tables.device).unsqueeze(-1)
+    middle = (torch.arange(len(tables), device=tables.device) % cells + 0.5).reshape(-1, 1, 1)
+    slopes = tables * (order + 2)
+    slopes[:, :-1].addcmul_(middle, tables[:, 1:] * order[1:])
+    return torch.cat([tables, slopes], -1)
 
 
 def _phase_table(count: int, bits: int, span: float, period: float, width: float) -> Numbers:
@@ -367,20 +374,6 @@ def _damp(phases: Tensor, value: Tensor) -> Tensor:
     return phases
 
 
-def _looked_up(
-    loc: Tensor,
-    half: Tensor,
-    index: Tensor | None,
-    known: tuple[Tensor, Tensor],
-    waves: Waves,
-) -> tuple[Tensor, _Cells, Tensor, Tensor]:
-    """Return phases, the cells of the half-widths, (1 - phi) / s^2 and phi, from both tables."""
-    cells = _Cells.of(half, index, waves)
-    sums = cells.sums(known[1])
-    phases = _Cells.of_phases(loc, waves).sums(known[0])
-    return phases, cells, sums, _characteristic(half, sums)
-
-
 # Whether only derivatives are asked for.
 _without_values: ContextVar[bool] = ContextVar("without values", default=False)
 
@@ -415,10 +408,12 @@ class _Product(torch.autograd.Function):
         out = right.new_zeros(*rows.shape[:2], right.shape[-1])
         if not torch.compiler.is_compiling() and _without_values.get():
             return out
-        known = _phases(waves, loc), tables
+        turns = _phases(waves, loc)
         for whole, part in _blocks(loc, weights, waves.number):
-            phases, _, _, value = _looked_up(loc[part], half[part], _of(index, part), known, waves)
-            features = _mix(_damp(phases, value), _of(weights, whole))
+            sums = _Cells.of(half[part], _of(index, part), waves).sums(tables)
+            phases = _Cells.of_phases(loc[part], waves).sums(turns)
+            features = _damp(phases, _characteristic(half[part], sums))
+            features = _mix(features, _of(weights, whole))
             torch.matmul(features, _own(right, part), out=out[whole])
         return out
 
@@ -438,16 +433,18 @@ class _Product(torch.autograd.Function):
             needed = [x for x, need in zip(views, needs, strict=True) if x is not None and need]
             found = iter(torch.autograd.grad(value, needed, grad, create_graph=again))
             return *(next(found) if need else None for need in needs), None, None
-        count, length = waves.number, waves.cells[0]
+        count = waves.number
         omega = waves.frequencies(loc).to(loc.dtype)
         paired = zip(leaves, needs, strict=True)
         total = [torch.zeros_like(x) if need else None for x, need in paired]
         by_loc, by_half, by_tables, by_right, by_weights = total
-        known = _phases(waves, loc), tables
+        turns, both = _phases(waves, loc), _with_slopes(tables, waves.cells[1])
         for whole, part in _blocks(loc, weights, count):
             wide, above, own = half[part], grad[whole], _of(weights, whole)
-            looked_up = _looked_up(loc[part], wide, _of(index, part), known, waves)
-            phases, cells, sums, value = looked_up
+            cells = _Cells.of(wide, _of(index, part), waves)
+            sums, bent = cells.sums(both).chunk(2, -1)
+            value = _characteristic(wide, sums)
+            phases = _Cells.of_phases(loc[part], waves).sums(turns)
             cos, sin = phases.chunk(2, -1)
             pulled = above @ _own(right, part).mT
             if weights is not None:
@@ -455,8 +452,6 @@ class _Product(torch.autograd.Function):
             along, across = pulled[..., :count], pulled[..., count:]
             even = torch.addcmul(cos * along, sin, across)
             odd = torch.addcmul(cos * across, sin, along, value=-1)
-            # Of 1 - s^2 h: -s (2 h + s h').
-            bent = torch.addcmul(2 * sums, cells.sums(tables, 1), (wide / length).unsqueeze(-1))
             slopes = odd.mul_(value) @ omega, -wide * (bent * even).sum(-1)
             if own is not None:
                 slopes = slopes[0] * own.flatten(1), slopes[1] * own.flatten(1)
