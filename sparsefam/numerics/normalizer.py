@@ -154,16 +154,21 @@ class _Solution(NamedTuple):
 def _solve(f: Tensor, measure: Tensor, eps: Tensor | None, number: float) -> list[Tensor]:
     """Return A (R,), weights of p and of its escort (m, G, R), and the mass (R,)."""
     power, rows = Power(number if eps is None else eps), f.shape[-1]
-    step = max(1, _ELEMENTS * rows // max(1, f.numel())) if f.is_cpu else max(1, rows)
     A, mass = f.new_empty(rows), f.new_empty(rows)
     weights, escort = (f.new_empty(f.shape) for _ in range(2))
-    for first in range(0, rows, step):
-        some = slice(first, min(first + step, rows))
+    for some in _row_blocks(f):
         part = power if eps is None else Power(eps[some])
         found = _solve_rows(f[..., some], measure, part)
         for whole, x in zip((A, weights, escort, mass), found, strict=True):
             whole[..., some] = x
     return [A, weights, escort, mass]
+
+
+def _row_blocks(f: Tensor) -> list[slice]:
+    """Divide the rows of scores (m, G, R) into blocks."""
+    rows = f.shape[-1]
+    step = max(1, _ELEMENTS * rows // max(1, f.numel())) if f.is_cpu else max(1, rows)
+    return [slice(first, min(first + step, rows)) for first in range(0, max(1, rows), step)]
 
 
 def _solve_rows(f: Tensor, measure: Tensor, power: Power) -> _Solution:
@@ -260,27 +265,47 @@ class _Normalized(torch.autograd.Function):
         ctx: Any, by_A: Tensor | None, grad: Tensor | None, above: Tensor | None, *_: Any
     ) -> tuple[Any, ...]:
         f, measure, escort, A, eps = ctx.saved_tensors
-        power = Power(ctx.number if eps is None else eps)
         if torch.compiler.is_compiling() and eps is not None and above is not None:
             # In a compiled graph a gradient that is not needed is zero, not None.
             rule = "in compiled graphs, escorts have no derivative where alpha is a tensor"
             torch._assert_async(torch._is_all_true(above == 0), rule)
             above = None
-        # A moves so that the mass stays 1. Summing before multiplying rounds less.
-        drift = 0.0 if grad is None else -sum_nodes(escort * grad)
-        found, by_eps = None, None
-        if above is not None:
-            found = lowered_derivative(f - A, measure, power) * above
-            drift = drift - sum_nodes(found)
-        if by_A is not None:
-            drift = drift + by_A
-        drift = drift / sum_nodes(escort)
-        direct = drift if grad is None else grad + drift
-        found = escort * direct if found is None else torch.addcmul(found, escort, direct)
-        if ctx.needs_input_grad[2]:
-            name = "power" if above is None else "lowered"
-            by_eps = power_slopes(f - A, measure, power, name, direct)
-        return found, None, by_eps
+        parts = []
+        for some in _row_blocks(f):
+            given = [None if x is None else x[..., some] for x in (by_A, grad, above)]
+            own = f[..., some], escort[..., some], A[some]
+            power = Power(ctx.number if eps is None else eps[some])
+            parts.append(_pull_back(given, *own, measure, power, ctx.needs_input_grad[2]))
+        found = [torch.cat(x, -1) for x in zip(*parts, strict=True)]
+        return found[0], None, found[1] if len(found) > 1 else None
+
+
+def _pull_back(
+    given: list[Tensor | None],
+    f: Tensor,
+    escort: Tensor,
+    A: Tensor,
+    measure: Tensor,
+    power: Power,
+    needs_eps: bool,
+) -> list[Tensor]:
+    """Return the gradient in f, and if needed in eps, from those in A, the weights, the escort."""
+    by_A, grad, above = given
+    # A moves so that the mass stays 1. Summing before multiplying rounds less.
+    drift = 0.0 if grad is None else -sum_nodes(escort * grad)
+    found = None
+    if above is not None:
+        found = lowered_derivative(f - A, measure, power) * above
+        drift = drift - sum_nodes(found)
+    if by_A is not None:
+        drift = drift + by_A
+    drift = drift / sum_nodes(escort)
+    direct = drift if grad is None else grad + drift
+    found = escort * direct if found is None else torch.addcmul(found, escort, direct)
+    if not needs_eps:
+        return [found]
+    name = "power" if above is None else "lowered"
+    return [found, power_slopes(f - A, measure, power, name, direct)]
 
 
 class _NormalizedForward(_Normalized):
