@@ -18,6 +18,7 @@ from .distributions import (
     SparseDistribution,
     SymmetricDistribution,
     Triangular,
+    Truncated,
 )
 from .distributions.covariance import exponent_of_ball, gaussians_of
 from .distributions.line_gaussians import gaussian_means
@@ -52,6 +53,15 @@ def _normal_gaussian(p: Normal, psi: GaussianRBF) -> Tensor:
     scale = widths * (1 + (p.scale.unsqueeze(-1) / widths).square()).sqrt()  # ONNX has no hypot
     z = (p.loc.unsqueeze(-1) - psi.centers) / scale
     return torch.exp(-0.5 * z * z) / (scale * math.sqrt(2 * math.pi))
+
+
+@register_expect(Truncated, GaussianRBF)
+def _truncated_gaussian(p: Truncated, psi: GaussianRBF) -> Any:
+    law = p._law
+    if law is None or law.name != "normal" or law.exponential:
+        return NotImplemented
+    means = law.gaussian_means(*p._ends(), psi.centers.double(), _widths(psi).double())
+    return means.to(p.alpha.dtype)
 
 
 @register_expect(SymmetricDistribution, Polynomial)

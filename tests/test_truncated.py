@@ -13,6 +13,7 @@ from torch import Tensor
 from torch import distributions as td
 
 from sparsefam import BetaGaussian, KernelDeformedExp, Mixture, Normal, Truncated, TruncatedParabola
+from sparsefam.bases import GaussianRBF
 from sparsefam.inference import AutoSupportReparam
 
 DOUBLE = torch.float64
@@ -64,6 +65,37 @@ def test_values_and_derivatives_against_mpmath(kind: Any, low: float, high: floa
             moved = torch.autograd.grad(value, leaves[: len(slopes)], retain_graph=True)
             error = torch.stack(moved).double() - slopes
             assert error.norm() < slopes_close * slopes.norm()
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1.0, 2.0), (8.0, 9.0), (-0.002, 0.001)])
+def test_gaussians_under_a_truncated_normal_against_mpmath(low: float, high: float) -> None:
+    """Between near ends the slopes are differences of nearly equal numbers."""
+    centers, width, rows = double([-0.5, 0.25, 8.5]), 0.3125, []
+
+    def exactly(loc: Any, scale: Any, center: float) -> Any:
+        def integral(g: Any) -> Any:
+            return mpmath.quad(lambda t: g(t) * mpmath.npdf(t, loc, scale), [low, high])
+
+        return integral(lambda t: mpmath.npdf(t, center, width)) / integral(lambda t: 1)
+
+    with mpmath.workdps(30):
+        place = [mpmath.mpf(0.25), mpmath.mpf(0.75)]
+        for center in centers.tolist():
+            row = [exactly(*place, center)]
+            for move in ((STEP, 0), (0, STEP)):
+                ends = [
+                    [x + sign * h for x, h in zip(place, move, strict=True)] for sign in (1, -1)
+                ]
+                row.append((exactly(*ends[0], center) - exactly(*ends[1], center)) / (2 * STEP))
+            rows.append([float(x) for x in row])
+    for dtype, close in ((torch.float32, 2e-6), (DOUBLE, 1e-11)):
+        leaves = [torch.tensor(x, dtype=dtype, requires_grad=True) for x in (0.25, 0.75)]
+        p = Truncated(td.Normal(*leaves), low, high)
+        found = p.expect(GaussianRBF(centers.to(dtype), width))
+        for value, (due, *slopes) in zip(found, rows, strict=True):
+            moved = torch.autograd.grad(value, leaves, retain_graph=True)
+            row = torch.stack([value, *moved]).double()
+            torch.testing.assert_close(row, double([due, *slopes]), rtol=close, atol=1e-37)
 
 
 @pytest.mark.parametrize("side", [1, -1])

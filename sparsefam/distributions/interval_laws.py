@@ -84,7 +84,7 @@ class _Normal(_Standard):
         middle = (a + b) / 2
         power = w * middle.abs()
         # Between near ends differences cancel, but the density hardly changes.
-        near = w + power < 1.5
+        near = _is_near(a, b, w)
         sides, highest = torch.stack([a, -b]), cls.highest(a, b, w)
         mass = torch.log1p(torch.erfc(-_ROOT * sides).sum(0) / -2)
         ratio = mass - highest
@@ -119,7 +119,7 @@ class _Normal(_Standard):
         if _any(deep):
             deep_x, deep_step = cls._deep_quantile(a, b, w, q, p)
             x, step = torch.where(deep, deep_x, x), torch.where(deep, deep_step, step)
-        near = w + w * middle.abs() < 1.5
+        near = _is_near(a, b, w)
         if _any(near):
             # By one Newton step for the distance from a.
             a, width, middle = (torch.where(near, t, 1.0) for t in (a, w, middle))
@@ -161,6 +161,16 @@ def _between(ends: Tensor, q: Tensor) -> Tensor:
 def _any(mask: Tensor) -> bool:
     """Return whether any is true, or cannot be read; what is left out then is not selected."""
     return not is_readable(mask) or bool(mask.any())
+
+
+def _is_near(a: Tensor, b: Tensor, w: Tensor) -> Tensor:
+    """Return whether the standard normal density hardly changes between ends."""
+    return w + w * ((a + b) / 2).abs() < 1.5
+
+
+def _shape_of(a: Tensor, b: Tensor, w: Tensor) -> Tensor:
+    """Return the mean of the normal density between near ends over that at their middle."""
+    return _mean_shape(w / 2, w * (a + b) / 4)
 
 
 def _mean_shape(width: Tensor, slope: Tensor) -> Tensor:
@@ -570,6 +580,29 @@ class Law(NamedTuple):
         """Return the Shannon entropy of the law between ends (*batch)."""
         _, _, weights, total, _, exponent = self._moment_rule(low, high)
         return total.log() + (weights * exponent).sum((0, 1)) / total + self.scale.log()
+
+    def gaussian_means(self, low: Tensor, high: Tensor, centers: Tensor, widths: Tensor) -> Tensor:
+        """Return expectations (*batch, N) of Gaussians (N) under the normal law between ends.
+
+        The product with a Gaussian is such a law, too, whose mass is divided by the law's own.
+        """
+        low, high = (end.unsqueeze(-1) for end in (low, high))
+        loc, scale = (self.loc + 0 * self.scale).unsqueeze(-1), self.scale.unsqueeze(-1)
+        own, offset = self._replace(loc=loc, scale=scale), centers - loc
+        spread = (scale.square() + widths.square()).sqrt()
+        middle = centers - (widths / spread).square() * offset
+        product = self._replace(loc=middle, scale=scale * widths / spread)
+        log = product.log_mass(low, high) - own.log_mass(low, high)
+        log = log - 0.5 * (offset / spread).square() - spread.log()
+        ends = [law.standardize(low, high) for law in (product, own)]
+        near = _is_near(*ends[0]) & _is_near(*ends[1])
+        if _any(near):
+            # Beside the Gaussian at the middle by ratios that hardly change, whose slopes are tiny.
+            shapes = [_shape_of(*(torch.where(near, x, 1.0) for x in law)).log() for law in ends]
+            z = torch.where(near, (low + high) / 2 - centers, 0.0) / widths
+            close = shapes[0] - shapes[1] - 0.5 * z * z - widths.log()
+            log = torch.where(near, close, log)
+        return torch.exp(log - _HALF_LOG)
 
     def _moment_rule(self, low: Tensor, high: Tensor) -> tuple[Tensor, ...]:
         """Return a Gauss-Legendre rule on each side of the mode.
