@@ -209,7 +209,7 @@ def both(pair: Pair) -> tuple[str, str]:
 def measured() -> Table:
     """Return the table of what other commands measured."""
     rows = [[f"{who}[{what}](docs/{page})", value()] for who, what, value, page in NUMBERS]
-    return Table("Results, from the pages that they link to:", ["measured", "result"], rows)
+    return Table("Results:", ["measured", "result"], rows)
 
 
 def row(pair: Pair) -> list[str]:

@@ -227,10 +227,7 @@ def main() -> None:
     torch.set_num_threads(1)
     command = "python -m examples.bounded_actions"
     if chosen.returns:
-        title = (
-            f"Returns on Pendulum after training, means of {EPISODES} episodes: mean and standard "
-            f"deviation of {SEEDS} seeds"
-        )
+        title = f"Returns on Pendulum: mean and standard deviation of {SEEDS} seeds"
         table = Table(title, ["agent", "steps", "deterministic", "drawn"], returns())
         page = "bounded-actions.md"
         show_and_write("returns", f"{command} --returns", [table], chosen.write, page)
