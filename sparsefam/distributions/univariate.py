@@ -133,17 +133,22 @@ class SymmetricDistribution(StandardizedDistribution):
         return total
 
     def _highest_density(self, mass: Tensor) -> IntervalUnion:
-        half = -self.generator.icdf((1 - mass) / 2)
-        return self._around(half)
+        q = self.generator
+        half = self._or_if_uniform(q.edge, -q.icdf((1 - mass) / 2))
+        ends = self.loc - half * self.scale, self.loc + half * self.scale
+        return IntervalUnion(torch.stack(ends, -1).unsqueeze(-2))
 
     def _highest_density_mass(self, value: Tensor) -> Tensor:
         mass = 1 - 2 * self.generator.cdf(-((value - self.loc) / self.scale).abs())
-        return torch.where(self.log_prob(value) == -math.inf, 1.0, mass)
+        mass = torch.where(self.log_prob(value) == -math.inf, 1.0, mass)
+        return self._or_if_uniform(1.0, mass)
 
-    def _around(self, half: Tensor) -> IntervalUnion:
-        """Return the interval of a half-width of x around the centre."""
-        ends = self.loc - half * self.scale, self.loc + half * self.scale
-        return IntervalUnion(torch.stack(ends, -1).unsqueeze(-2))
+    def _or_if_uniform(self, number: Tensor | float, found: Tensor) -> Tensor:
+        """Return what was found, or a number where the density has one level only."""
+        uniform = self.generator.is_uniform
+        if isinstance(uniform, bool):
+            uniform = torch.full_like(found, uniform, dtype=torch.bool)
+        return torch.where(uniform, number, found)
 
     def _central_moment(self, n: int) -> Tensor:
         return torch.zeros_like(self.loc) if n % 2 else self.scale**n * self.generator.moment(n)
@@ -201,10 +206,9 @@ class SymmetricDistribution(StandardizedDistribution):
 
     def _cuts(self) -> Tensor:
         """Return locations (*batch, J) between which the density is smooth."""
-        # Besides the ends and the centre, where it may have a kink, two on each side.
-        share = self.loc.new_tensor([-1.0, -0.5519, -0.2371, 0.0, 0.2371, 0.5519, 1.0])
-        half = self.generator.reach() * self.scale
-        return self.loc.unsqueeze(-1) + half.unsqueeze(-1) * share
+        q = self.generator
+        half = (q.reach() * self.scale).unsqueeze(-1)
+        return self.loc.unsqueeze(-1) + half * self.loc.new_tensor(q.cuts)
 
     def _breakpoints(self) -> Tensor:
         cuts, edge = self._cuts(), self.generator.edge
