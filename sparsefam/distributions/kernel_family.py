@@ -497,12 +497,7 @@ class KernelDistribution(SparseDistribution):
 
     def to_float64(self) -> "KernelDistribution":
         """Return the same density computed in float64."""
-        score = self._with_weights(self.weights.double())
-        return type(self).from_score(score, self.base, *self._index(), validate_args=False)
-
-    def _index(self) -> tuple[Any, ...]:
-        """Return what the constructor takes after the base, in float64."""
-        return ()
+        raise NotImplementedError
 
 
 class KernelExp(KernelDistribution):
@@ -577,6 +572,10 @@ class KernelExp(KernelDistribution):
             score, self.base, mesh=self.mesh, validate_args=self._validation
         )
 
+    def to_float64(self) -> "KernelExp":
+        score = self._with_weights(self.weights.double())
+        return type(self).from_score(score, self.base, validate_args=False)
+
 
 class KernelDeformedExp(KernelDistribution):
     r"""Kernel deformed exponential family: the map at alpha in (1, 2] of a kernel score.
@@ -639,10 +638,11 @@ class KernelDeformedExp(KernelDistribution):
         require((self.alpha > 1) & (self.alpha <= 2), "alpha", rule, self.alpha)
         self._solve(alpha, normalization == "inside", tolerance=tolerance, mesh=mesh)
 
-    def _index(self) -> tuple[Any, ...]:
-        eps = self._solution.power.eps
+    def to_float64(self) -> "KernelDeformedExp":
+        score, eps = self._with_weights(self.weights.double()), self._solution.power.eps
         alpha = self.alpha.double() if isinstance(eps, Tensor) else eps + 1
-        return alpha, self.normalization
+        family, index = type(self), (alpha, self.normalization)
+        return family.from_score(score, self.base, *index, validate_args=False)
 
 
 class KernelEscort(KernelDistribution):
@@ -665,7 +665,6 @@ class KernelEscort(KernelDistribution):
             self._solution = parent._solution.with_power(power)
 
     def to_float64(self) -> "KernelEscort":
-        """Return the same density computed in float64."""
         parent, power = self._parent.to_float64(), self._solution.power
         return KernelEscort(parent, replace(power, eps=parent._solution.power.eps))
 
