@@ -20,7 +20,8 @@ __all__ = ["MixedDistribution"]
 class MixedDistribution(SparseDistribution):
     """A law of numbers with atoms: `log_prob` is the log mass at an atom, elsewhere a log density.
 
-    A subclass has `base`, a float64 density of the same batch, and implements `_atoms` and `_part`.
+    A subclass has `base`, a float64 density of the same batch, and implements what raises
+    NotImplementedError here.
     """
 
     base: Any
@@ -35,6 +36,12 @@ class MixedDistribution(SparseDistribution):
 
     def _part(self) -> tuple[Any, Tensor]:
         """Return the law of what is at no atom, and the logarithm of its mass (*batch)."""
+        raise NotImplementedError
+
+    def _tail(self, value: Tensor, upper: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _log_tail(self, value: Tensor, upper: Tensor) -> Tensor:
         raise NotImplementedError
 
     def _intervals(self) -> Tensor:
@@ -135,7 +142,7 @@ class MixedDistribution(SparseDistribution):
         """Draw samples from those that a method of the base draws."""
         raise NotImplementedError
 
-    def _breakpoints(self) -> Tensor:
+    def _exact(self) -> Any:
         raise NotImplementedError("highest_density exists for laws without atoms only")
 
     def _as_given(self, x: Tensor, value: Tensor) -> Tensor:

@@ -42,8 +42,14 @@ class Summaries(TorchDistribution):
         with torch.no_grad():
             return self._tail(value, upper) > 0.5
 
+    def _log_mass_between(self, a: Tensor, b: Tensor) -> Tensor | None:
+        """Return the logarithm of the mass between a and b if it has a closed form."""
+        return None
+
     def _log_interval(self, a: Tensor, b: Tensor) -> Tensor:
         """Return the logarithm of the mass between a and b."""
+        if (known := self._log_mass_between(a, b)) is not None:
+            return known
         with torch.no_grad():
             upper = self._is_larger(a, torch.zeros_like(a, dtype=torch.bool))
         near, far = torch.where(upper, a, b), torch.where(upper, b, a)
@@ -60,6 +66,8 @@ class Summaries(TorchDistribution):
 
     def _interval(self, a: Tensor, b: Tensor) -> Tensor:
         """Return the mass between a and b."""
+        if (known := self._log_mass_between(a, b)) is not None:
+            return known.exp()
         with torch.no_grad():
             upper = self._is_larger(a, torch.zeros_like(a, dtype=torch.bool))
         near, far = torch.where(upper, a, b), torch.where(upper, b, a)
@@ -75,6 +83,10 @@ class Summaries(TorchDistribution):
         exists = mean.isfinite()
         found = self._moment_about(n, torch.where(exists, mean, 0.0))
         return torch.where(exists, found, math.nan)
+
+    def _standardized_moment(self, n: int) -> Tensor:
+        """Return E[((t - mean) / stddev)^n] (*batch)."""
+        return self.moment(n, central=True) / self.variance ** (n / 2)
 
     # Masses
 
@@ -196,16 +208,16 @@ class Summaries(TorchDistribution):
     @property
     def skewness(self) -> Tensor:
         """Skewness (*batch): the third central moment over the 3/2 power of the variance."""
-        return self.moment(3, central=True) / self.variance**1.5
+        return self._standardized_moment(3)
 
     @property
     def kurtosis(self) -> Tensor:
         """Excess kurtosis (*batch): the fourth central moment over the squared variance, less 3."""
-        return self.moment(4, central=True) / self.variance.square() - 3
+        return self._standardized_moment(4) - 3
 
     def _exact(self) -> Any:
         """Return the same density, computed in float64."""
-        return self
+        raise NotImplementedError
 
     def _breakpoints(self) -> Tensor:
         """Return locations (*batch, J) between which the density is smooth, padded with NaN."""

@@ -153,16 +153,12 @@ class SymmetricDistribution(StandardizedDistribution):
     def _central_moment(self, n: int) -> Tensor:
         return torch.zeros_like(self.loc) if n % 2 else self.scale**n * self.generator.moment(n)
 
-    @property
-    def skewness(self) -> Tensor:
-        """Zero (*batch)."""
-        return torch.zeros_like(self.loc)
-
-    @property
-    def kurtosis(self) -> Tensor:
-        """Excess kurtosis (*batch)."""
-        second = self.generator.moment(2) * torch.ones_like(self.loc)
-        return self.generator.moment(4) / second.square() - 3
+    def _standardized_moment(self, n: int) -> Tensor:
+        if n % 2:
+            return torch.zeros_like(self.loc)
+        return self.generator.moment(n) / (
+            self.generator.moment(2) * torch.ones_like(self.loc)
+        ) ** (n / 2)
 
     def icdf(self, value: Tensor) -> Tensor:
         """Return quantiles of probabilities in [0, 1].
