@@ -51,12 +51,10 @@ class Generator:
         edge: Half-width, or radius, of the support; infinite if it is the whole space.
         cuts: Shares of `reach` between which the density is smooth: 0, where it may have a kink,
             and others beside it.
-        is_uniform: Which densities (*batch) are constant, or whether all are.
     """
 
     edge: Tensor | float = 1.0
     cuts: tuple[float, ...] = (-1.0, -0.5519, -0.2371, 0.0, 0.2371, 0.5519, 1.0)
-    is_uniform: Tensor | bool = False
 
     def __init__(self, alpha: Tensor) -> None:
         self.alpha = alpha
@@ -201,7 +199,6 @@ class TruncatedPower(Generator):
         super().__init__(alpha)
         self.dim = dim
         self.exponent = 1 / (alpha - 1) if exponent is None else exponent
-        self.is_uniform = self.exponent == 0
         if exponent is not None and exponent <= _LOW_EXPONENT:
             # Even powers have no kink at the centre.
             self.cuts = (-1.0, 1.0) if self.order == 2 and exponent <= 1 else (-1.0, 0.0, 1.0)

@@ -132,23 +132,17 @@ class SymmetricDistribution(StandardizedDistribution):
             total = total + math.comb(n, k) * offset ** (n - k) * own
         return total
 
+    # A uniform density, the map at alpha = inf, has one level, whose set is the support.
+
     def _highest_density(self, mass: Tensor) -> IntervalUnion:
         q = self.generator
-        half = self._or_if_uniform(q.edge, -q.icdf((1 - mass) / 2))
+        half = torch.where(self.alpha.isinf(), q.edge, -q.icdf((1 - mass) / 2))
         ends = self.loc - half * self.scale, self.loc + half * self.scale
         return IntervalUnion(torch.stack(ends, -1).unsqueeze(-2))
 
     def _highest_density_mass(self, value: Tensor) -> Tensor:
         mass = 1 - 2 * self.generator.cdf(-((value - self.loc) / self.scale).abs())
-        mass = torch.where(self.log_prob(value) == -math.inf, 1.0, mass)
-        return self._or_if_uniform(1.0, mass)
-
-    def _or_if_uniform(self, number: Tensor | float, found: Tensor) -> Tensor:
-        """Return what was found, or a number where the density has one level only."""
-        uniform = self.generator.is_uniform
-        if isinstance(uniform, bool):
-            uniform = torch.full_like(found, uniform, dtype=torch.bool)
-        return torch.where(uniform, number, found)
+        return torch.where((self.log_prob(value) == -math.inf) | self.alpha.isinf(), 1.0, mass)
 
     def _central_moment(self, n: int) -> Tensor:
         return torch.zeros_like(self.loc) if n % 2 else self.scale**n * self.generator.moment(n)
