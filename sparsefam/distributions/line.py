@@ -215,12 +215,8 @@ class LineDistribution(SparseDistribution):
         """Logarithm of the mass of `_log_q` (*batch) in float64."""
         raise NotImplementedError
 
-    def _share(self, t: Tensor, upper: Tensor) -> Tensor:
-        """Return the mass below, or above, locations in the support, in float64."""
-        raise NotImplementedError
-
-    def _log_share(self, t: Tensor, upper: Tensor) -> Tensor:
-        """Return the logarithm of `_share`."""
+    def _log_share(self, t: Tensor, upper: Tensor) -> Tensor | None:
+        """Return the log mass below, or above, locations in the support; None: by the rule."""
         raise NotImplementedError
 
     def _quantile(self, value: Tensor) -> Tensor:
@@ -332,15 +328,18 @@ class LineDistribution(SparseDistribution):
     def _tail(self, value: Tensor, upper: Tensor) -> Tensor:
         inside, t = self._inner(value, upper)
         low, high = self._ends()
-        share = self._share(t, upper).clamp(max=1)
-        share = torch.where(
-            inside, share, torch.where(upper, value <= low, value >= high).to(share)
-        )
+        known = self._log_share(t, upper)
+        share = self._share_by_rule(t, upper) if known is None else known.exp()
+        outside = torch.where(upper, value <= low, value >= high).to(share)
+        share = torch.where(inside, share.clamp(max=1), outside)
         return share.to(torch.promote_types(self.alpha.dtype, value.dtype))
 
     def _log_small_tail(self, value: Tensor, upper: Tensor) -> Tensor:
         inside, t = self._inner(value, upper)
-        log_share = torch.where(inside, self._log_share(t, upper), -math.inf)
+        log_share = self._log_share(t, upper)
+        if log_share is None:
+            log_share = log_positive(self._share_by_rule(t, upper))
+        log_share = torch.where(inside, log_share, -math.inf)
         return log_share.to(torch.promote_types(self.alpha.dtype, value.dtype))
 
     def _inner(self, value: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
@@ -350,7 +349,7 @@ class LineDistribution(SparseDistribution):
         return inside, torch.where(inside, value, torch.where(upper, low, high))
 
     def _share_by_rule(self, t: Tensor, upper: Tensor) -> Tensor:
-        """Return `_share` by the rule."""
+        """Return the mass below, or above, locations in the support, in float64."""
         line = self._line
         cuts, below, masses = self._panels(line)
         y = line.onto(t.nan_to_num(posinf=0.0, neginf=0.0))
@@ -408,7 +407,7 @@ class LineDistribution(SparseDistribution):
         return t.to(torch.promote_types(self.alpha.dtype, value.dtype))
 
     def _quantile_by_rule(self, value: Tensor) -> Tensor:
-        """Return `_quantile` by the rule."""
+        """Return quantiles of float64 probabilities in (0, 1)."""
         line, (first, last) = self._line, self._ends()
         cuts, below, masses = self._panels(line)
         goal = value * below[..., -1]
@@ -577,13 +576,9 @@ class IntegratedDistribution(LineDistribution):
         # The derivative of 0 log 0 would be infinite.
         return -(weights * torch.where(log_p.isfinite(), log_p, 0.0)).sum(0).to(self.alpha.dtype)
 
-    def _share(self, t: Tensor, upper: Tensor) -> Tensor:
-        by_rule = self._law is None
-        return self._share_by_rule(t, upper) if by_rule else self._log_share(t, upper).exp()
-
-    def _log_share(self, t: Tensor, upper: Tensor) -> Tensor:
+    def _log_share(self, t: Tensor, upper: Tensor) -> Tensor | None:
         if self._law is None:
-            return log_positive(self._share_by_rule(t, upper))
+            return None
         (low, high), t = self._ends(), t.double()
         return self._log_part(torch.where(upper, t, low), torch.where(upper, high, t))
 

@@ -177,9 +177,6 @@ class ScaledBeta(LineDistribution, SoftmaxDistribution):
     def _moment(self, name: str, n: int, terms: Tensor) -> Tensor:
         return terms.sum(0)
 
-    def _share(self, t: Tensor, upper: Tensor) -> Tensor:
-        return self._log_share(t, upper).exp()
-
     def _log_share(self, t: Tensor, upper: Tensor) -> Tensor:
         return self._odds.log_share(_log_odds(t.double(), *self._ends()), upper)
 

@@ -256,7 +256,7 @@ class _FromTorch(SparseDistribution):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.base})"
 
-    def _select(self, shape: Size, take: Callable[[Tensor, Size], Tensor]) -> "TorchDensity":
+    def _select(self, shape: Size, take: Callable[[Tensor, Size], Tensor]) -> SparseDistribution:
         part = type(self)(select_batch(self._expanded(), shape, take))
         t = self._inside().expand(self.batch_shape + self.event_shape)
         found, log_p = part.log_prob(take(t, self.event_shape)), take(self.log_prob(t), Size())
@@ -466,10 +466,11 @@ class TorchUnivariate(_FromTorch, IntegratedDistribution):
         """Return the distribution function."""
         low, high = self._ends()
         inside = (low < value) & (value < high)
-        t = torch.where(inside, value, self._inside())
-        known = self._known("cdf", t)
-        share = self._share(t, torch.zeros_like(t, dtype=torch.bool)) if known is None else known
-        return torch.where(inside, share, (value >= high).to(share.dtype))
+        known = self._known("cdf", torch.where(inside, value, self._inside()))
+        if known is None:
+            lower = torch.zeros_like(value, dtype=torch.bool)
+            return LineDistribution._tail(self, value, lower)
+        return torch.where(inside, known, (value >= high).to(known.dtype))
 
     def _tail(self, value: Tensor, upper: Tensor) -> Tensor:
         if self._law is not None:
