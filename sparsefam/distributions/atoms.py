@@ -38,11 +38,12 @@ class MixedDistribution(SparseDistribution):
         """Return the law of what is at no atom, and the logarithm of its mass (*batch)."""
         raise NotImplementedError
 
-    def _tail(self, value: Tensor, upper: Tensor) -> Tensor:
+    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
+        """Return a tail, or the logarithm of any, also of the larger one."""
         raise NotImplementedError
 
     def _log_tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        raise NotImplementedError
+        return self._tail(value, upper, log=True)
 
     def _intervals(self) -> Tensor:
         """Return the support (*batch, J, 2), in any order."""

@@ -80,17 +80,15 @@ class Hurdle(MixedDistribution):
         log_p = torch.where(some, log_p + log_rest, -math.inf)
         return self._as_given(torch.where(value == 0, self._atoms()[1][0], log_p), value)
 
-    def _tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        gate, has_atom = self.gate.double(), (value >= 0) ^ upper
-        tail = (1 - gate) * self.base._tail(value.double(), upper)
-        return self._as_given(torch.where(has_atom, gate, 0.0) + tail, value)
-
-    def _log_tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        t, has_atom = value.double(), (value >= 0) ^ upper
+    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
+        gate, t, has_atom = self.gate.double(), value.double(), (value >= 0) ^ upper
+        if not log:
+            tail = (1 - gate) * self.base._tail(t, upper)
+            return self._as_given(torch.where(has_atom, gate, 0.0) + tail, value)
         # The tail without the atom.
         bare = self._log_rest + self.base._log_tail(t, upper ^ has_atom)
         bare = torch.where(bare > -math.inf, bare, -math.inf)
-        with_atom = self.gate.double() + (1 - self.gate.double()) * self.base._tail(t, upper)
+        with_atom = gate + (1 - gate) * self.base._tail(t, upper)
         large = has_atom & (with_atom > 0.5)
         rest = torch.log1p(-torch.where(large, bare, -math.inf).exp())
         with_atom = torch.where(large, rest, log_positive(with_atom))

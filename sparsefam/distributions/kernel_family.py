@@ -31,6 +31,7 @@ from .kernel import Solution, solve
 from .kernel_line import Line
 from .kernel_mesh import MOST_NODES, KernelMesh, dtype_of
 from .kernel_vectors import draw_vectors
+from .summaries import log_positive
 
 __all__ = ["KernelDeformedExp", "KernelDistribution", "KernelExp"]
 
@@ -412,8 +413,9 @@ class KernelDistribution(SparseDistribution):
             self._validate_sample(value)
         return line.cdf(value)
 
-    def _tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        return self._line.tail(value, upper)
+    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
+        tail = self._line.tail(value, upper)
+        return log_positive(tail) if log else tail
 
     def _exact(self) -> "KernelDistribution":
         return self if self.weights.dtype == torch.float64 else self.to_float64()

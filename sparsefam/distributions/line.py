@@ -325,28 +325,20 @@ class LineDistribution(SparseDistribution):
             self._validate_sample(value)
         return self._tail(value, torch.zeros_like(value, dtype=torch.bool))
 
-    def _tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        inside, t = self._inner(value, upper)
-        low, high = self._ends()
-        known = self._log_share(t, upper)
-        share = self._share_by_rule(t, upper) if known is None else known.exp()
-        outside = torch.where(upper, value <= low, value >= high).to(share)
-        share = torch.where(inside, share.clamp(max=1), outside)
-        return share.to(torch.promote_types(self.alpha.dtype, value.dtype))
-
-    def _log_small_tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        inside, t = self._inner(value, upper)
-        log_share = self._log_share(t, upper)
-        if log_share is None:
-            log_share = log_positive(self._share_by_rule(t, upper))
-        log_share = torch.where(inside, log_share, -math.inf)
-        return log_share.to(torch.promote_types(self.alpha.dtype, value.dtype))
-
-    def _inner(self, value: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-        """Return which values are inside, and the others moved to where all is in the tail."""
+    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
         low, high = self._ends()
         inside = (low < value) & (value < high)
-        return inside, torch.where(inside, value, torch.where(upper, low, high))
+        # Others are moved to where all is in the tail.
+        t = torch.where(inside, value, torch.where(upper, low, high))
+        known = self._log_share(t, upper)
+        if log:
+            tail = log_positive(self._share_by_rule(t, upper)) if known is None else known
+            tail = torch.where(inside, tail, -math.inf)
+        else:
+            tail = self._share_by_rule(t, upper) if known is None else known.exp()
+            outside = torch.where(upper, value <= low, value >= high).to(tail)
+            tail = torch.where(inside, tail.clamp(max=1), outside)
+        return tail.to(torch.promote_types(self.alpha.dtype, value.dtype))
 
     def _share_by_rule(self, t: Tensor, upper: Tensor) -> Tensor:
         """Return the mass below, or above, locations in the support, in float64."""
@@ -357,9 +349,7 @@ class LineDistribution(SparseDistribution):
         panel = (cuts[..., 1:-1] <= y.unsqueeze(-1)).sum(-1, keepdim=True)
         start, end, before = (entries_of(x, panel) for x in (cuts, cuts[..., 1:], below))
         beyond = torch.where(upper, entries_of(_above(masses, line.parts), panel), before)
-        part = self._mass_between(
-            line, torch.where(upper, end, start), y, line.is_rough(start, end)
-        )
+        part = self._mass_from(line, torch.where(upper, end, start), y, line.is_rough(start, end))
         return (beyond + torch.where(upper, -part, part)) / below[..., -1]
 
     def _panels(self, line: Coordinate) -> tuple[Tensor, Tensor, Tensor]:
@@ -381,9 +371,7 @@ class LineDistribution(SparseDistribution):
         below = torch.cat([torch.zeros_like(below[:1]), below])
         return cuts.movedim(0, -1), below.movedim(0, -1), masses
 
-    def _mass_between(
-        self, line: Coordinate, end: Tensor, y: Tensor, rough: Tensor | bool
-    ) -> Tensor:
+    def _mass_from(self, line: Coordinate, end: Tensor, y: Tensor, rough: Tensor | bool) -> Tensor:
         """Return the mass from an end of a panel to coordinates on it, negative if they are below.
 
         `rough` tells whether the density is not smooth at an end of the panel.
@@ -430,7 +418,7 @@ class LineDistribution(SparseDistribution):
         upper, above = value > 0.5, entries_of(_above(masses, line.parts), panel)
         offset = torch.where(upper, (1 - value) * below[..., -1] - above, before - goal)
         place = torch.where(upper, end, start)
-        gap = offset + self._mass_between(line, place, line.onto(near).detach(), rough)
+        gap = offset + self._mass_from(line, place, line.onto(near).detach(), rough)
         height = self._density(near)
 
         def excess(t: Tensor) -> Tensor:
@@ -582,7 +570,7 @@ class IntegratedDistribution(LineDistribution):
         (low, high), t = self._ends(), t.double()
         return self._log_part(torch.where(upper, t, low), torch.where(upper, high, t))
 
-    def _log_mass_between(self, a: Tensor, b: Tensor) -> Tensor | None:
+    def _mass_between(self, a: Tensor, b: Tensor, log: bool) -> Tensor | None:
         if self._law is None:
             return None
         low, high = self._ends()
@@ -590,7 +578,8 @@ class IntegratedDistribution(LineDistribution):
         some = start < end
         start, end = torch.where(some, start, low), torch.where(some, end, high)
         found = torch.where(some, self._log_part(start, end), -math.inf)
-        return found.to(torch.promote_types(self.alpha.dtype, a.dtype))
+        found = found.to(torch.promote_types(self.alpha.dtype, a.dtype))
+        return found if log else found.exp()
 
     def _quantile(self, value: Tensor) -> Tensor:
         law = self._law

@@ -286,18 +286,16 @@ class Mixture(SoftmaxDistribution):
             self._validate_sample(value)
         return self._tail(value, torch.zeros_like(value, dtype=torch.bool))
 
-    def _tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        """Return the mass below each value, or above it where `upper`."""
+    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
         self._require_univariate()
+        if log:
+            logs = self._map_at(lambda p, t, side: p._log_tail(t, side), value, upper)
+            return self._log_sum(logs)
         return self._average(self._map_at(lambda p, t, side: p._tail(t, side), value, upper))
 
-    def _log_small_tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        return self._log_sum(self._map_at(lambda p, t, side: p._log_tail(t, side), value, upper))
-
-    def _log_interval(self, a: Tensor, b: Tensor) -> Tensor:
-        return self._log_sum(self._map_at(lambda p, a, b: p._log_interval(a, b), a, b))
-
-    def _interval(self, a: Tensor, b: Tensor) -> Tensor:
+    def _mass_between(self, a: Tensor, b: Tensor, log: bool) -> Tensor:
+        if log:
+            return self._log_sum(self._map_at(lambda p, a, b: p._log_interval(a, b), a, b))
         return self._average(self._map_at(lambda p, a, b: p._interval(a, b), a, b))
 
     def _moment_about(self, n: int, centre: Tensor) -> Tensor:

@@ -28,27 +28,27 @@ class Summaries(TorchDistribution):
 
     # Hooks. `upper` (..., *batch) tells of each value whether the mass above it is meant.
 
-    def _tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        """Return the mass below each value, or above it where `upper`."""
-        below = self.cdf(value)
-        return torch.where(upper, 1 - below, below)
+    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
+        """Return the mass below each value, or above it where `upper`.
 
-    def _log_small_tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        """Return the logarithm of a tail that is not the larger one, relatively accurate."""
-        return log_positive(self._tail(value, upper))
+        With `log` its logarithm, relatively accurate, of a tail that is not the larger one.
+        """
+        below = self.cdf(value)
+        tail = torch.where(upper, 1 - below, below)
+        return log_positive(tail) if log else tail
 
     def _is_larger(self, value: Tensor, upper: Tensor) -> Tensor:
         """Return whether a tail is the larger one."""
         with torch.no_grad():
             return self._tail(value, upper) > 0.5
 
-    def _log_mass_between(self, a: Tensor, b: Tensor) -> Tensor | None:
-        """Return the logarithm of the mass between a and b if it has a closed form."""
+    def _mass_between(self, a: Tensor, b: Tensor, log: bool) -> Tensor | None:
+        """Return the mass between a and b, or its logarithm, if it does not follow from tails."""
         return None
 
     def _log_interval(self, a: Tensor, b: Tensor) -> Tensor:
         """Return the logarithm of the mass between a and b."""
-        if (known := self._log_mass_between(a, b)) is not None:
+        if (known := self._mass_between(a, b, log=True)) is not None:
             return known
         with torch.no_grad():
             upper = self._is_larger(a, torch.zeros_like(a, dtype=torch.bool))
@@ -66,8 +66,8 @@ class Summaries(TorchDistribution):
 
     def _interval(self, a: Tensor, b: Tensor) -> Tensor:
         """Return the mass between a and b."""
-        if (known := self._log_mass_between(a, b)) is not None:
-            return known.exp()
+        if (known := self._mass_between(a, b, log=False)) is not None:
+            return known
         with torch.no_grad():
             upper = self._is_larger(a, torch.zeros_like(a, dtype=torch.bool))
         near, far = torch.where(upper, a, b), torch.where(upper, b, a)
@@ -93,7 +93,7 @@ class Summaries(TorchDistribution):
     def _log_tail(self, value: Tensor, upper: Tensor) -> Tensor:
         """Return the logarithm of a tail: of the larger one by what the other leaves of 1."""
         larger = self._is_larger(value, upper)
-        small = self._log_small_tail(value, upper ^ larger)
+        small = self._tail(value, upper ^ larger, log=True)
         return torch.where(larger, torch.log1p(-small.exp()), small)
 
     def _side(self, name: str, value: Tensor, upper: bool) -> Tensor:

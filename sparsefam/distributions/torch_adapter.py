@@ -472,9 +472,9 @@ class TorchUnivariate(_FromTorch, IntegratedDistribution):
             return LineDistribution._tail(self, value, lower)
         return torch.where(inside, known, (value >= high).to(known.dtype))
 
-    def _tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        if self._law is not None:
-            return LineDistribution._tail(self, value, upper)
+    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
+        if log or self._law is not None:
+            return LineDistribution._tail(self, value, upper, log)
         below = self.cdf(value)
         return torch.where(upper, 1 - below, below)
 

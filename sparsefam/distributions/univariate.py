@@ -106,15 +106,13 @@ class SymmetricDistribution(StandardizedDistribution):
         outside = torch.where(value < self.loc, 0.0, 1.0).to(x.dtype)
         return torch.where(inside, self.generator.cdf(x), outside)
 
-    def _tail(self, value: Tensor, upper: Tensor) -> Tensor:
+    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
         x, inside = self._standardize(value)
+        if log:
+            log_tail = self.generator.log_cdf(torch.where(x < 0, x, -x))
+            return torch.where(inside, log_tail, -math.inf)
         outside = ((value < self.loc) == upper).to(x.dtype)
         return torch.where(inside, self.generator.cdf(torch.where(upper, -x, x)), outside)
-
-    def _log_small_tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        x, inside = self._standardize(value)
-        log_tail = self.generator.log_cdf(torch.where(x < 0, x, -x))
-        return torch.where(inside, log_tail, -math.inf)
 
     def _is_larger(self, value: Tensor, upper: Tensor) -> Tensor:
         return (value > self.loc) ^ upper
