@@ -25,7 +25,7 @@ from ..numerics.validation import (
 from ..scores import LogDensity, Score
 from .generators import Generator
 from .summaries import Summaries
-from .support_quadrature import require_resolved
+from .support_quadrature import expect_on_support, require_resolved
 
 __all__ = [
     "BatchIndexError",
@@ -422,8 +422,18 @@ class StandardizedDistribution(SparseDistribution):
     def _quadrature_expect(self, psi: Basis | Callable[[Tensor], Tensor], order: int) -> Tensor:
         if not isinstance(psi, Basis):
             return super()._quadrature_expect(psi, order)
-        base, count = SparseDistribution._quadrature_expect, self._node_count(order) * len(psi)
-        return self._in_blocks(lambda p: base(p, psi, order), count)
+        count = self._node_count(order) * len(psi)
+        if psi.effective_support is None:
+            base = SparseDistribution._quadrature_expect
+            return self._in_blocks(lambda p: base(p, psi, order), count)
+        # Functions of numbers, each where it is not negligible.
+        pieces = 1 if psi.breaks is None else len(psi.breaks) + 1
+        return self._in_float64(lambda p: expect_on_support(p, psi, order), count * pieces)
+
+    def _in_float64(self, rule: Callable[[Self], Tensor], count: int) -> Tensor:
+        """Apply a rule to blocks of the batch in float64, see `_in_blocks`."""
+        exact = self._with_parameters(self.batch_shape, lambda x, event: x.double())
+        return cast(Self, exact)._in_blocks(rule, count).to(self.loc.dtype)
 
     def _in_blocks(self, rule: Callable[[Self], Tensor], count: int) -> Tensor:
         """Apply a rule to blocks of the batch, which bounds its memory.

@@ -77,16 +77,13 @@ class Summaries(TorchDistribution):
         """Return E[(t - centre)^n] (*batch)."""
         return self.expect(lambda t: (t - centre) ** n)
 
-    def _central_moment(self, n: int) -> Tensor:
-        """Return E[(t - mean)^n] (*batch), NaN where there is no mean."""
+    def _central_moment(self, n: int, standardized: bool = False) -> Tensor:
+        """Return E[(t - mean)^n] (*batch), NaN where there is no mean, or that over stddev^n."""
         mean = self.mean
         exists = mean.isfinite()
         found = self._moment_about(n, torch.where(exists, mean, 0.0))
-        return torch.where(exists, found, math.nan)
-
-    def _standardized_moment(self, n: int) -> Tensor:
-        """Return E[((t - mean) / stddev)^n] (*batch)."""
-        return self.moment(n, central=True) / self.variance ** (n / 2)
+        found = torch.where(exists, found, math.nan)
+        return found / self.variance ** (n / 2) if standardized else found
 
     # Masses
 
@@ -208,12 +205,14 @@ class Summaries(TorchDistribution):
     @property
     def skewness(self) -> Tensor:
         """Skewness (*batch): the third central moment over the 3/2 power of the variance."""
-        return self._standardized_moment(3)
+        self._require_numbers("skewness")
+        return self._central_moment(3, standardized=True)
 
     @property
     def kurtosis(self) -> Tensor:
         """Excess kurtosis (*batch): the fourth central moment over the squared variance, less 3."""
-        return self._standardized_moment(4) - 3
+        self._require_numbers("kurtosis")
+        return self._central_moment(4, standardized=True) - 3
 
     def _exact(self) -> Any:
         """Return the same density, computed in float64."""

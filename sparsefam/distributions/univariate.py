@@ -1,7 +1,6 @@
 """Base class of univariate symmetric location-scale families, in x = (t - loc)/scale."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from ..bases import Basis
 from ..numerics.validation import broadcast_arguments, require, require_integer
 from ..supports import Interval, IntervalUnion, RealLine, finite, positive_finite
 from .base import StandardizedDistribution
-from .support_quadrature import covariance_on_support, expect_on_support
+from .support_quadrature import covariance_on_support
 
 __all__ = ["SymmetricDistribution"]
 
@@ -142,15 +141,14 @@ class SymmetricDistribution(StandardizedDistribution):
         mass = 1 - 2 * self.generator.cdf(-((value - self.loc) / self.scale).abs())
         return torch.where((self.log_prob(value) == -math.inf) | self.alpha.isinf(), 1.0, mass)
 
-    def _central_moment(self, n: int) -> Tensor:
-        return torch.zeros_like(self.loc) if n % 2 else self.scale**n * self.generator.moment(n)
-
-    def _standardized_moment(self, n: int) -> Tensor:
+    def _central_moment(self, n: int, standardized: bool = False) -> Tensor:
         if n % 2:
             return torch.zeros_like(self.loc)
-        return self.generator.moment(n) / (
-            self.generator.moment(2) * torch.ones_like(self.loc)
-        ) ** (n / 2)
+        moment = self.generator.moment(n)
+        if not standardized:
+            return self.scale**n * moment
+        second = self.generator.moment(2) * torch.ones_like(self.loc)
+        return moment / second ** (n / 2)
 
     def icdf(self, value: Tensor) -> Tensor:
         """Return quantiles of probabilities in [0, 1].
@@ -185,13 +183,6 @@ class SymmetricDistribution(StandardizedDistribution):
         x, weights = self.generator.rule(order)
         return self.loc + self.scale * x, weights
 
-    def _quadrature_expect(self, psi: Basis | Callable[[Tensor], Tensor], order: int) -> Tensor:
-        if isinstance(psi, Basis) and psi.effective_support is not None:
-            pieces = 1 if psi.breaks is None else len(psi.breaks) + 1
-            count = self._node_count(order) * pieces * len(psi)
-            return self._in_float64(lambda p: expect_on_support(p, psi, order), count)
-        return super()._quadrature_expect(psi, order)
-
     def _cuts(self) -> Tensor:
         """Return locations (*batch, J) between which the density is smooth."""
         q = self.generator
@@ -218,8 +209,3 @@ class SymmetricDistribution(StandardizedDistribution):
         if phi.effective_support is not None and psi.effective_support is not None:
             count = self._node_count(48) * 3 * (len(phi) + len(psi)) ** 2
         return self._in_float64(lambda p: covariance_on_support(p, phi, psi), count)
-
-    def _in_float64(self, rule: Callable[[Self], Tensor], count: int) -> Tensor:
-        """Apply a rule to blocks of the batch in float64, see `_in_blocks`."""
-        exact = self._with_parameters(self.batch_shape, lambda x, event: x.double())
-        return exact._in_blocks(rule, count).to(self.loc.dtype)
