@@ -37,6 +37,7 @@ from .normal import Laplace, Normal
 
 __all__ = [
     "TorchDensity",
+    "TorchMultivariate",
     "TorchUnivariate",
     "cuts_of",
     "dtype_of",
@@ -122,7 +123,7 @@ def wrap(p: Any) -> SparseDistribution:
         if torch_name(base) == "Normal" or type(base) is Normal:
             scale_tril = base.scale.diag_embed()
             return MultivariateNormal(base.loc, scale_tril=scale_tril, validate_args=False)
-    return TorchDensity(p) if p.event_shape else TorchUnivariate(p)
+    return TorchMultivariate(p) if p.event_shape else TorchUnivariate(p)
 
 
 def to_float64(p: Any) -> Any:
@@ -234,8 +235,8 @@ def cuts_of(p: Any) -> Tensor:
     return torch.cat([torch.where(ends.isfinite(), ends, math.nan), inner.to(ends)], -1)
 
 
-class _FromTorch(SparseDistribution):
-    """A continuous distribution of torch.
+class TorchDensity(SparseDistribution):
+    """A continuous distribution of torch with the interface of this package.
 
     Off the support `log_prob` is -inf with zero gradient, whatever torch returns there.
 
@@ -322,8 +323,8 @@ class _FromTorch(SparseDistribution):
             return None
 
 
-class TorchDensity(_FromTorch):
-    """A continuous distribution of torch of vectors, with the interface of this package.
+class TorchMultivariate(TorchDensity):
+    """A continuous distribution of torch over vectors.
 
     Args:
         base: The distribution (*batch); `expand` does not change it.
@@ -359,14 +360,14 @@ class TorchDensity(_FromTorch):
         known = self._known("mean")
         return self.alpha.new_zeros(self.event_shape) if known is None else known.detach()
 
-    def _required(self, name: str, *arguments: Tensor) -> Tensor:
-        value = self._known(name, *arguments)
+    def _required(self, name: str) -> Tensor:
+        value = self._known(name)
         if value is None:
             raise NotImplementedError(f"{type(self.base).__name__} has no {name}")
         return value
 
 
-class TorchUnivariate(_FromTorch, IntegratedDistribution):
+class TorchUnivariate(TorchDensity, IntegratedDistribution):
     """A continuous univariate distribution of torch, whose density should have one peak.
 
     Results for classes of torch and Pyro are float64. Quadrature replaces formulas that torch
