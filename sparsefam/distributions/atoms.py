@@ -114,8 +114,7 @@ class MixedDistribution(SparseDistribution):
 
     def cdf(self, value: Tensor) -> Tensor:
         """Distribution function, with a jump at each atom that includes its mass."""
-        if self._validate_args:
-            self._validate_sample(value)
+        self._check_value(value)
         return self._tail(value, torch.zeros_like(value, dtype=torch.bool))
 
     def sample(self, sample_shape: _size = Size()) -> Tensor:

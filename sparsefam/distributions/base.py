@@ -331,9 +331,10 @@ class SparseDistribution(Summaries):
             )
         require(~torch.isnan(value), name, "real", value)
 
-    def _validate_probability(self, value: Tensor) -> None:
-        self._validate_sample(value)
-        require((value >= 0) & (value <= 1), "value", "a probability in [0, 1]", value)
+    def _check_probability(self, value: Tensor) -> None:
+        self._check_value(value)
+        if self._validate_args:
+            require((value >= 0) & (value <= 1), "value", "a probability in [0, 1]", value)
 
     @property
     def _validation(self) -> bool | None:
@@ -485,8 +486,7 @@ class StandardizedDistribution(SparseDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density; -inf with zero gradient off the support."""
-        if self._validate_args:
-            self._validate_sample(value)
+        self._check_value(value)
         size, inside = self._standardize(value)
         return torch.where(inside, self._log_standard(size) - self._log_det(), -math.inf)
 

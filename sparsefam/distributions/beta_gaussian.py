@@ -93,8 +93,7 @@ class PowerDistribution(SymmetricDistribution):
         """Return the log density; a uniform one is positive at both ends, unlike torch's."""
         if self._fixed_exponent:
             return super().log_prob(value)
-        if self._validate_args:
-            self._validate_sample(value)
+        self._check_value(value)
         at_end = (value == self.loc - self.scale) | (value == self.loc + self.scale)
         return super().log_prob(torch.where((self.generator.m == 0) & at_end, self.loc, value))
 

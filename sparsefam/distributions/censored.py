@@ -122,8 +122,7 @@ class Censored(MixedDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log mass at an end, log density between the ends, and -inf with zero gradient beyond."""
-        if self._validate_args:
-            self._validate_sample(value)
+        self._check_value(value)
         t = torch.clamp(value.double(), *(x.detach() for x in self._ends()))
         log_p = self.base.log_prob(t)
         log_p = torch.where((self.low < value) & (value < self.high), log_p, -math.inf)
@@ -146,8 +145,7 @@ class Censored(MixedDistribution):
         Raises:
             ValueError: A probability outside [0, 1].
         """
-        if self._validate_args:
-            self._validate_probability(value)
+        self._check_probability(value)
         return self._as_given(clamp(self.base.icdf(value.double()), *self._ends()), value)
 
     @property

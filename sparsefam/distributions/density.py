@@ -246,8 +246,7 @@ class Density(IntegratedDistribution, SoftmaxDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density at `value`; -inf with zero gradient off the support."""
-        if self._validate_args:
-            self._validate_sample(value)
+        self._check_value(value)
         inside = (self.low <= value) & (value <= self.high)
         log_q = self._log_q(torch.where(inside, value.double(), self._peak))
         log_p = torch.where(inside & (log_q > -math.inf), log_q - self._log_mass, -math.inf)

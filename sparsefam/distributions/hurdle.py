@@ -73,8 +73,7 @@ class Hurdle(MixedDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log mass at 0, elsewhere a log density; -inf with zero gradient off the support."""
-        if self._validate_args:
-            self._validate_sample(value)
+        self._check_value(value)
         log_p, log_rest = self.base.log_prob(value), self._log_rest
         some = (log_p > -math.inf) & (log_rest > -math.inf)
         log_p = torch.where(some, log_p + log_rest, -math.inf)
@@ -100,8 +99,7 @@ class Hurdle(MixedDistribution):
         Raises:
             ValueError: A probability outside [0, 1].
         """
-        if self._validate_args:
-            self._validate_probability(value)
+        self._check_probability(value)
         q, gate = value.double() * torch.ones_like(self.gate), self.gate.double()
         zero = torch.zeros_like(gate)
         start = (1 - gate) * self.base._tail(zero, zero > 0)

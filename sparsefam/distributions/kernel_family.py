@@ -163,8 +163,7 @@ class KernelDistribution(SparseDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density; -inf off the support, with zero gradient."""
-        if self._validate_args:
-            self._validate_sample(value)
+        self._check_value(value)
         return self._solution.log_density(self._lift(value))
 
     @property
@@ -409,8 +408,7 @@ class KernelDistribution(SparseDistribution):
     def cdf(self, value: Tensor) -> Tensor:
         """Return the distribution function of a number at values (*S, *batch)."""
         line = self._require_number("cdf")
-        if self._validate_args:
-            self._validate_sample(value)
+        self._check_value(value)
         return line.cdf(value)
 
     def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
@@ -442,8 +440,7 @@ class KernelDistribution(SparseDistribution):
             ValueError: Levels outside [0, 1].
         """
         line = self._require_number("icdf")
-        if self._validate_args:
-            self._validate_probability(value)
+        self._check_probability(value)
         return line.icdf(value)
 
     @property

@@ -321,8 +321,7 @@ class LineDistribution(SparseDistribution):
 
     def cdf(self, value: Tensor) -> Tensor:
         """Distribution function, relatively accurate in the lower tail."""
-        if self._validate_args:
-            self._validate_sample(value)
+        self._check_value(value)
         return self._tail(value, torch.zeros_like(value, dtype=torch.bool))
 
     def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
@@ -386,8 +385,7 @@ class LineDistribution(SparseDistribution):
         Raises:
             ValueError: A probability outside [0, 1].
         """
-        if self._validate_args:
-            self._validate_probability(value)
+        self._check_probability(value)
         first, last = self._ends()
         inside = (value > 0) & (value < 1)
         t = self._quantile(torch.where(inside, value, 0.5).double())

@@ -119,8 +119,7 @@ class ScaledBeta(LineDistribution, SoftmaxDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density at `value`; -inf with zero gradient off the support."""
-        if self._validate_args:
-            self._validate_sample(value)
+        self._check_value(value)
         odds, (low, high) = self._odds, self._ends()
         a, b = odds.a - 1, odds.b - 1
         within = (low < value) & (value < high)

@@ -96,9 +96,13 @@ class Summaries(TorchDistribution):
     def _side(self, name: str, value: Tensor, upper: bool) -> Tensor:
         """Return which tails are meant, after the checks of the method of this name."""
         self._require_numbers(name)
+        self._check_value(value)
+        return torch.full_like(value, upper, dtype=torch.bool)
+
+    def _check_value(self, value: Tensor) -> None:
+        """Raise ValueError for what is no location, if arguments are validated."""
         if self._validate_args:
             self._validate_sample(value)
-        return torch.full_like(value, upper, dtype=torch.bool)
 
     def _require_numbers(self, name: str) -> None:
         if self.event_shape:
@@ -258,9 +262,7 @@ class Summaries(TorchDistribution):
             NotImplementedError: A density of vectors.
         """
         self._require_numbers("highest_density_mass")
-        own: Any = self
-        if self._validate_args:
-            own._validate_sample(value)
+        self._check_value(value)
         with torch.no_grad():
             return self._highest_density_mass(value).to(self.alpha.dtype)
 

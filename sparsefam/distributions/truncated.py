@@ -257,8 +257,7 @@ class Truncated(IntegratedDistribution, SoftmaxDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density at `value`; -inf with zero gradient off the support."""
-        if self._validate_args:
-            self._validate_sample(value)
+        self._check_value(value)
         inside = (self.low <= value) & (value <= self.high)
         log_p = self.base.log_prob(torch.clamp(value, self.low.detach(), self.high.detach()))
         inside = inside & (log_p > -math.inf)

@@ -99,8 +99,7 @@ class SymmetricDistribution(StandardizedDistribution):
 
     def cdf(self, value: Tensor) -> Tensor:
         """Return the distribution function, relatively accurate in the lower tail."""
-        if self._validate_args:
-            self._validate_sample(value)
+        self._check_value(value)
         x, inside = self._standardize(value)
         outside = torch.where(value < self.loc, 0.0, 1.0).to(x.dtype)
         return torch.where(inside, self.generator.cdf(x), outside)
@@ -156,8 +155,7 @@ class SymmetricDistribution(StandardizedDistribution):
         Raises:
             ValueError: A probability outside [0, 1].
         """
-        if self._validate_args:
-            self._validate_probability(value)
+        self._check_probability(value)
         value = value * torch.ones_like(self.loc)
         inside = (value > 0) & (value < 1)
         x = self.generator.icdf(torch.where(inside, value, 0.5))
