@@ -230,9 +230,10 @@ class Truncated(IntegratedDistribution, SoftmaxDistribution):
 
     def _moment(self, name: str, n: int, terms: Tensor) -> Tensor:
         """Return a moment by quadrature, or the base's where an infinite tail has none."""
-        value, base, ends = terms.sum(0), self.base, self._ends()
+        value, base = terms.sum(0), self.base
         if not isinstance(base, TorchUnivariate):
             return value
+        ends = self._ends()
         if name == "moment":
             pairs = zip(ends, base.tail_indices(), strict=True)
             return or_infinite(value, n, [torch.where(x.isinf(), i, math.inf) for x, i in pairs])
@@ -242,17 +243,17 @@ class Truncated(IntegratedDistribution, SoftmaxDistribution):
         return torch.where(exists, value, known.detach().to(value))
 
     def _closed_form(self, name: str) -> Tensor | None:
-        law, ends, base = self._law, self._ends(), self.base
+        law, base = self._law, self.base
         if name == "mode":
             # Of a base with one peak it is the location between the ends next to that.
             peaked = isinstance(base, _PEAKED) or torch_name(getattr(base, "base", base)) in _NAMES
-            found = clamp(base.mode, *ends) if peaked else None
+            found = clamp(base.mode, *self._ends()) if peaked else None
         elif law is None or not law.has_moments:
             found = None
         elif name == "entropy":
-            found = law.entropy(*ends)
+            found = law.entropy(*self._ends())
         else:
-            found = law.moments(*ends)[0 if name == "mean" else 1]
+            found = law.moments(*self._ends())[0 if name == "mean" else 1]
         return None if found is None else found.to(self.alpha.dtype)
 
     def log_prob(self, value: Tensor) -> Tensor:
