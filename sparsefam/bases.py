@@ -68,7 +68,12 @@ class Basis(nn.Module, ABC):
 
     A location is a real number, or a vector of shape `event_shape`. A subclass defines the number
     of functions (`__len__`) and their values (`forward`). The sum of two bases is their `Stack`.
+
+    Attributes:
+        event_shape: Shape of one location: () for numbers, (D,) for vectors.
     """
+
+    event_shape: Size = Size()
 
     @abstractmethod
     def forward(self, t: Tensor) -> Tensor:
@@ -84,11 +89,6 @@ class Basis(nn.Module, ABC):
     @abstractmethod
     def __len__(self) -> int:
         """Return the number of functions, N."""
-
-    @property
-    def event_shape(self) -> Size:
-        """Shape of one location: () for numbers, (D,) for vectors."""
-        return Size()
 
     @property
     def domain(self) -> tuple[Interval, ...]:
@@ -228,13 +228,10 @@ class Stack(_Compound):
     def __init__(self, *bases: Basis) -> None:
         nested = [basis.bases if isinstance(basis, Stack) else [basis] for basis in bases]
         super().__init__(*chain.from_iterable(nested))
+        self.event_shape = self.bases[0].event_shape
 
     def __len__(self) -> int:
         return sum(len(basis) for basis in self.bases)
-
-    @property
-    def event_shape(self) -> Size:
-        return self.bases[0].event_shape
 
     @property
     def domain(self) -> tuple[Interval, ...]:
@@ -292,13 +289,10 @@ class Fourier(Basis):
         (frequencies,) = _tensors(frequencies=frequencies)
         _require_rows("frequencies", frequencies)
         self._store(frequencies=frequencies)
+        self.event_shape = frequencies.shape[1:]
 
     def __len__(self) -> int:
         return 2 * len(self.frequencies)
-
-    @property
-    def event_shape(self) -> Size:
-        return self.frequencies.shape[1:]
 
     def forward(self, t: Tensor) -> Tensor:
         self._check(t)
@@ -344,6 +338,7 @@ class Polynomial(Basis):
             require_integer("ndim", ndim, 1)
         self.degree = degree
         self.ndim = ndim
+        self.event_shape = Size([ndim] if ndim else [])
         exponents = [
             tuple(axes.count(axis) for axis in range(ndim or 1))
             for total in range(degree + 1)
@@ -360,10 +355,6 @@ class Polynomial(Basis):
 
     def __len__(self) -> int:
         return len(self.exponents)
-
-    @property
-    def event_shape(self) -> Size:
-        return Size([self.ndim]) if self.ndim else Size()
 
     def forward(self, t: Tensor) -> Tensor:
         self._check(t)
@@ -444,6 +435,7 @@ class GaussianRBF(Basis):
             _require_rows("centers", centers)
             require_covariance(covariance, centers)
             self._store(centers=centers, widths=None, covariance=covariance)
+        self.event_shape = self.centers.shape[1:]
         self._read_extent()
 
     def extent(self) -> tuple[float, ...] | None:
@@ -523,10 +515,6 @@ class GaussianRBF(Basis):
 
     def __len__(self) -> int:
         return len(self.centers)
-
-    @property
-    def event_shape(self) -> Size:
-        return self.centers.shape[1:]
 
     @property
     def domain(self) -> tuple[Interval, ...]:
@@ -730,10 +718,7 @@ class Product(_Compound):
         super().__init__(*bases)
         if shape := tuple(bases[0].event_shape):
             raise ValueError(f"bases must take numbers, event shape (), got {shape}")
-
-    @property
-    def event_shape(self) -> Size:
-        return Size([len(self.members)])
+        self.event_shape = Size([len(bases)])
 
     @property
     def domain(self) -> tuple[Interval, ...]:

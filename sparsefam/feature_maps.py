@@ -53,9 +53,9 @@ class FeatureMap(ABC):
     def detach(self) -> "FeatureMap":
         """Return the functions with their tensors detached from the graph."""
 
+    @abstractmethod
     def breaks(self, axis: int) -> Tensor:
         """Coordinates (n,) along an axis at which functions are not smooth, as far as known."""
-        return self.points.new_empty(0)
 
     def score(self, weights: Tensor, t: Tensor, batch: Size) -> Tensor:
         """Evaluate scores (*S, *batch) with weights (*batch, I) at locations (*S, *batch, D)."""
@@ -162,6 +162,9 @@ class KernelFeatures(FeatureMap):
             matrix = kernel_matrix(self.kernel, some, moved.flatten(0, 1))
             blocks.append(matrix.unflatten(-1, moved.shape[:2]).diagonal().T)
         return torch.cat(blocks)
+
+    def breaks(self, axis: int) -> Tensor:
+        return self.points.new_empty(0)
 
 
 class BasisFeatures(FeatureMap):

@@ -85,7 +85,7 @@ class _PositiveFinite(Constraint):
         return (value > 0) & (value < math.inf)
 
 
-class _FiniteVector(_Finite):
+class _FiniteVector(Constraint):
     """Vectors of finite real numbers; `constraints.independent` refuses empty batches."""
 
     event_dim = 1

@@ -20,7 +20,8 @@ __all__ = ["MixedDistribution"]
 class MixedDistribution(SparseDistribution):
     """A law of numbers with atoms: `log_prob` is the log mass at an atom, elsewhere a log density.
 
-    A subclass has `base`, a float64 density of the same batch, and implements `_atoms` and `_part`.
+    A subclass has `base`, a float64 density of the same batch, and implements what raises
+    NotImplementedError here.
     """
 
     base: Any
@@ -36,6 +37,13 @@ class MixedDistribution(SparseDistribution):
     def _part(self) -> tuple[Any, Tensor]:
         """Return the law of what is at no atom, and the logarithm of its mass (*batch)."""
         raise NotImplementedError
+
+    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
+        """Return a tail, or the logarithm of any, also of the larger one."""
+        raise NotImplementedError
+
+    def _log_tail(self, value: Tensor, upper: Tensor) -> Tensor:
+        return self._tail(value, upper, log=True)
 
     def _intervals(self) -> Tensor:
         """Return the support (*batch, J, 2), in any order."""
@@ -106,8 +114,7 @@ class MixedDistribution(SparseDistribution):
 
     def cdf(self, value: Tensor) -> Tensor:
         """Distribution function, with a jump at each atom that includes its mass."""
-        if self._validate_args:
-            self._validate_sample(value)
+        self._check_value(value)
         return self._tail(value, torch.zeros_like(value, dtype=torch.bool))
 
     def sample(self, sample_shape: _size = Size()) -> Tensor:
@@ -135,7 +142,7 @@ class MixedDistribution(SparseDistribution):
         """Draw samples from those that a method of the base draws."""
         raise NotImplementedError
 
-    def _breakpoints(self) -> Tensor:
+    def _exact(self) -> Any:
         raise NotImplementedError("highest_density exists for laws without atoms only")
 
     def _as_given(self, x: Tensor, value: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from ..numerics.validation import (
 from ..scores import LogDensity, Score
 from .generators import Generator
 from .summaries import Summaries
-from .support_quadrature import require_resolved
+from .support_quadrature import expect_on_support, require_resolved
 
 __all__ = [
     "BatchIndexError",
@@ -331,9 +331,10 @@ class SparseDistribution(Summaries):
             )
         require(~torch.isnan(value), name, "real", value)
 
-    def _validate_probability(self, value: Tensor) -> None:
-        self._validate_sample(value)
-        require((value >= 0) & (value <= 1), "value", "a probability in [0, 1]", value)
+    def _check_probability(self, value: Tensor) -> None:
+        self._check_value(value)
+        if self._validate_args:
+            require((value >= 0) & (value <= 1), "value", "a probability in [0, 1]", value)
 
     @property
     def _validation(self) -> bool | None:
@@ -422,8 +423,18 @@ class StandardizedDistribution(SparseDistribution):
     def _quadrature_expect(self, psi: Basis | Callable[[Tensor], Tensor], order: int) -> Tensor:
         if not isinstance(psi, Basis):
             return super()._quadrature_expect(psi, order)
-        base, count = SparseDistribution._quadrature_expect, self._node_count(order) * len(psi)
-        return self._in_blocks(lambda p: base(p, psi, order), count)
+        count = self._node_count(order) * len(psi)
+        if psi.effective_support is None:
+            base = SparseDistribution._quadrature_expect
+            return self._in_blocks(lambda p: base(p, psi, order), count)
+        # Functions of numbers, each where it is not negligible.
+        pieces = 1 if psi.breaks is None else len(psi.breaks) + 1
+        return self._in_float64(lambda p: expect_on_support(p, psi, order), count * pieces)
+
+    def _in_float64(self, rule: Callable[[Self], Tensor], count: int) -> Tensor:
+        """Apply a rule to blocks of the batch in float64, see `_in_blocks`."""
+        exact = self._with_parameters(self.batch_shape, lambda x, event: x.double())
+        return cast(Self, exact)._in_blocks(rule, count).to(self.loc.dtype)
 
     def _in_blocks(self, rule: Callable[[Self], Tensor], count: int) -> Tensor:
         """Apply a rule to blocks of the batch, which bounds its memory.
@@ -475,8 +486,7 @@ class StandardizedDistribution(SparseDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density; -inf with zero gradient off the support."""
-        if self._validate_args:
-            self._validate_sample(value)
+        self._check_value(value)
         size, inside = self._standardize(value)
         return torch.where(inside, self._log_standard(size) - self._log_det(), -math.inf)
 

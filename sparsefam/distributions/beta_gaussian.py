@@ -11,7 +11,7 @@ from typing_extensions import Self
 from ..numerics.gaussian_interval import Profile
 from ..numerics.validation import broadcast_arguments, require
 from ..scores import Quadratic
-from ..supports import IntervalUnion, finite, positive_finite
+from ..supports import finite, positive_finite
 from .generators import Parabola, TruncatedPower, exponent_of, unvalidated
 from .univariate import SymmetricDistribution
 
@@ -89,33 +89,13 @@ class PowerDistribution(SymmetricDistribution):
         p = unvalidated(cls, mean, variance, *args, **options)
         return cls(p.loc, (p.scale / p.generator.moment(2)).sqrt(), *args, **options)
 
-    def _cuts(self) -> Tensor:
-        q = self.generator
-        m = q.number
-        if m is None or m > _LARGEST_CLOSED:
-            return super()._cuts()
-        # Even powers have no kink at the centre.
-        places = [-1.0, 1.0] if q.order == 2 and m <= 1 else [-1.0, 0.0, 1.0]
-        half = (q.reach() * self.scale).unsqueeze(-1)
-        return self.loc.unsqueeze(-1) + half * self.loc.new_tensor(places)
-
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density; a uniform one is positive at both ends, unlike torch's."""
         if self._fixed_exponent:
             return super().log_prob(value)
-        if self._validate_args:
-            self._validate_sample(value)
+        self._check_value(value)
         at_end = (value == self.loc - self.scale) | (value == self.loc + self.scale)
         return super().log_prob(torch.where((self.generator.m == 0) & at_end, self.loc, value))
-
-    def _highest_density(self, mass: Tensor) -> IntervalUnion:
-        # A uniform density has one level, whose set is the support.
-        q = self.generator
-        return self._around(torch.where(q.m == 0, 1.0, -q.icdf((1 - mass) / 2)))
-
-    def _highest_density_mass(self, value: Tensor) -> Tensor:
-        uniform = self.generator.m == 0
-        return torch.where(uniform, 1.0, super()._highest_density_mass(value))
 
     def profile(self) -> Profile | None:
         """Return the standard density as a piecewise polynomial, None unless m is 0, 1, 2 or 3.

@@ -122,8 +122,7 @@ class Censored(MixedDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log mass at an end, log density between the ends, and -inf with zero gradient beyond."""
-        if self._validate_args:
-            self._validate_sample(value)
+        self._check_value(value)
         t = torch.clamp(value.double(), *(x.detach() for x in self._ends()))
         log_p = self.base.log_prob(t)
         log_p = torch.where((self.low < value) & (value < self.high), log_p, -math.inf)
@@ -131,20 +130,14 @@ class Censored(MixedDistribution):
             log_p = torch.where(value == end, log_mass, log_p)
         return self._as_given(log_p, value)
 
-    def _tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        return self._between(self.base._tail, value, upper, 0.0, 1.0)
-
-    def _log_tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        return self._between(self.base._log_tail, value, upper, -math.inf, 0.0)
-
-    def _between(
-        self, tail: Any, value: Tensor, upper: Tensor, none: float, every: float
-    ) -> Tensor:
-        """Return the base's tail between the ends, and beyond them what is none or all."""
+    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
+        # The base's between the ends, and beyond them none or all.
         inside = (self.low <= value) & (value < self.high)
+        none, every = (-math.inf, 0.0) if log else (0.0, 1.0)
         outside = torch.where((value < self.low) == upper, every, none)
         t = torch.clamp(value.double(), *(x.detach() for x in self._ends()))
-        return self._as_given(torch.where(inside, tail(t, upper), outside), value)
+        tail = self.base._log_tail(t, upper) if log else self.base._tail(t, upper)
+        return self._as_given(torch.where(inside, tail, outside), value)
 
     def icdf(self, value: Tensor) -> Tensor:
         """Quantile function: that of the base, clamped to the ends.
@@ -152,8 +145,7 @@ class Censored(MixedDistribution):
         Raises:
             ValueError: A probability outside [0, 1].
         """
-        if self._validate_args:
-            self._validate_probability(value)
+        self._check_probability(value)
         return self._as_given(clamp(self.base.icdf(value.double()), *self._ends()), value)
 
     @property

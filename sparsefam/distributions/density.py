@@ -13,7 +13,16 @@ from torch.distributions.constraints import Constraint
 from ..numerics.validation import broadcast_arguments, require
 from ..supports import Interval, IntervalUnion, RealLine, finite
 from .base import SoftmaxDistribution
-from .line import COARSE, EVEN, DoubleExponential, Line, LineDistribution, clamp, matters
+from .line import (
+    COARSE,
+    EVEN,
+    Coordinate,
+    DoubleExponential,
+    IntegratedDistribution,
+    Line,
+    clamp,
+    matters,
+)
 
 __all__ = ["Density"]
 
@@ -32,7 +41,7 @@ _STEPS = 16
 _ORDER, _LOWER_ORDER, _CLOSE = 32, 24, 1e-9
 
 
-class Density(LineDistribution, SoftmaxDistribution):
+class Density(IntegratedDistribution, SoftmaxDistribution):
     r"""The density on an interval that is proportional to the exponential of a function.
 
     $$p(t) = \frac{e^{f(t)}}{\int_a^b e^f}\,[a \le t \le b]$$
@@ -119,7 +128,7 @@ class Density(LineDistribution, SoftmaxDistribution):
         if self._validate_args:
             self._require_mass(line)
 
-    def _require_mass(self, line: Line) -> None:
+    def _require_mass(self, line: Coordinate) -> None:
         with torch.no_grad():
             mass, nodes = self._own_mass, self._between(line, _ORDER, self._find_cuts(line))[0]
             number = ~self._values(nodes).isnan()
@@ -152,8 +161,9 @@ class Density(LineDistribution, SoftmaxDistribution):
         self._peak = nodes.gather(0, best).squeeze(0)
 
     @property
-    def _line(self) -> Line:
+    def _line(self) -> Coordinate:
         """The coordinate, which is the location itself if both ends are finite."""
+        line: Coordinate
         if not any(self._is_open):
             line = Line(_ORDER, 1, _ORDER)
         else:
@@ -166,7 +176,7 @@ class Density(LineDistribution, SoftmaxDistribution):
     def _ends(self) -> tuple[Tensor, Tensor]:
         return self.low.double(), self.high.double()
 
-    def _edges(self, line: Line) -> Tensor:
+    def _edges(self, line: Coordinate) -> Tensor:
         """Return coordinates (K + 1, *batch) of the ends and the breakpoints between them."""
         low, high = (line.onto(end) for end in self._ends())
         places = self._places.movedim(-1, 0)
@@ -189,7 +199,7 @@ class Density(LineDistribution, SoftmaxDistribution):
         found = matters(height, edges[:-1], edges[1:], _ROUNDS, negligible)
         return torch.stack(found, -1).movedim(0, -2)
 
-    def _find_cuts(self, line: Line, fine: bool = True) -> Tensor:
+    def _find_cuts(self, line: Coordinate, fine: bool = True) -> Tensor:
         edges: Any = line.rough
         first, last = self._region.movedim(-2, 0).unbind(-1)
         matter = first < last
@@ -236,8 +246,7 @@ class Density(LineDistribution, SoftmaxDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density at `value`; -inf with zero gradient off the support."""
-        if self._validate_args:
-            self._validate_sample(value)
+        self._check_value(value)
         inside = (self.low <= value) & (value <= self.high)
         log_q = self._log_q(torch.where(inside, value.double(), self._peak))
         log_p = torch.where(inside & (log_q > -math.inf), log_q - self._log_mass, -math.inf)
@@ -253,11 +262,18 @@ class Density(LineDistribution, SoftmaxDistribution):
             return IntervalUnion.merged(ends, self.log_prob)
         return Interval(self.low, self.high, self.log_prob)
 
-    def _moment(self, name: str, values: Tensor, weights: Tensor) -> Tensor:
+    @property
+    def _law(self) -> None:
+        return None
+
+    def _closed_form(self, name: str) -> None:
+        return None
+
+    def _moment(self, name: str, n: int, terms: Tensor) -> Tensor:
         """Return a moment, infinite where the last terms towards an infinite end matter."""
-        terms, value = (weights * values).detach().abs(), super()._moment(name, values, weights)
-        outer = [terms[i] for i, is_open in zip((0, -1), self._is_open, strict=True) if is_open]
+        value, sizes = terms.sum(0), terms.detach().abs()
+        outer = [sizes[i] for i, is_open in zip((0, -1), self._is_open, strict=True) if is_open]
         if not outer:
             return value
-        exists = torch.stack(outer).amax(0) < _CLOSE * terms.sum(0)
+        exists = torch.stack(outer).amax(0) < _CLOSE * sizes.sum(0)
         return torch.where(exists, value, math.inf)

@@ -141,7 +141,7 @@ class EllipticalDistribution(StandardizedDistribution):
     @property
     def sigma_tril(self) -> Tensor:
         r"""Lower factor of the score's matrix $\Sigma$ (*batch, D, D)."""
-        return self.scale_tril
+        raise NotImplementedError
 
     @property
     def sigma(self) -> Tensor:
@@ -591,6 +591,11 @@ class MultivariateNormal(EllipticalDistribution, torch.distributions.Multivariat
         mean, covariance = broadcast_location_scale(mean=mean, covariance_matrix=covariance_matrix)
         factor = cholesky_factor("covariance_matrix", covariance)
         return cls(mean, scale_tril=factor, validate_args=validate_args)
+
+    @property
+    def sigma_tril(self) -> Tensor:
+        r"""Lower factor of $\Sigma$ (*batch, D, D), which is `scale_tril`."""
+        return self.scale_tril
 
     def escort(self, beta: Tensor | float | None = None) -> "MultivariateNormal":
         r"""Return the escort, of `scale_tril` times $\beta^{-1/2}$; default $\beta = 1$.

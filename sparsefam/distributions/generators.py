@@ -32,6 +32,8 @@ __all__ = [
 
 # Minus the log of the tail mass that quadrature leaves out, less than a rounding error.
 LOG_TAIL = {torch.float32: 18.0, torch.float64: 40.0}
+# An exponent up to which the halves of a truncated power need no cuts.
+_LOW_EXPONENT = 3
 # An exponent at which the radii of a beta-Gaussian are those of a normal to rounding.
 _LARGE_EXPONENT = 1e16
 
@@ -47,9 +49,12 @@ class Generator:
 
     Attributes:
         edge: Half-width, or radius, of the support; infinite if it is the whole space.
+        cuts: Shares of `reach` between which the density is smooth: 0, where it may have a kink,
+            and others beside it.
     """
 
     edge: Tensor | float = 1.0
+    cuts: tuple[float, ...] = (-1.0, -0.5519, -0.2371, 0.0, 0.2371, 0.5519, 1.0)
 
     def __init__(self, alpha: Tensor) -> None:
         self.alpha = alpha
@@ -194,6 +199,9 @@ class TruncatedPower(Generator):
         super().__init__(alpha)
         self.dim = dim
         self.exponent = 1 / (alpha - 1) if exponent is None else exponent
+        if exponent is not None and exponent <= _LOW_EXPONENT:
+            # Even powers have no kink at the centre.
+            self.cuts = (-1.0, 1.0) if self.order == 2 and exponent <= 1 else (-1.0, 0.0, 1.0)
 
     @property
     def number(self) -> float | None:

@@ -73,24 +73,21 @@ class Hurdle(MixedDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log mass at 0, elsewhere a log density; -inf with zero gradient off the support."""
-        if self._validate_args:
-            self._validate_sample(value)
+        self._check_value(value)
         log_p, log_rest = self.base.log_prob(value), self._log_rest
         some = (log_p > -math.inf) & (log_rest > -math.inf)
         log_p = torch.where(some, log_p + log_rest, -math.inf)
         return self._as_given(torch.where(value == 0, self._atoms()[1][0], log_p), value)
 
-    def _tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        gate, has_atom = self.gate.double(), (value >= 0) ^ upper
-        tail = (1 - gate) * self.base._tail(value.double(), upper)
-        return self._as_given(torch.where(has_atom, gate, 0.0) + tail, value)
-
-    def _log_tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        t, has_atom = value.double(), (value >= 0) ^ upper
+    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
+        gate, t, has_atom = self.gate.double(), value.double(), (value >= 0) ^ upper
+        if not log:
+            tail = (1 - gate) * self.base._tail(t, upper)
+            return self._as_given(torch.where(has_atom, gate, 0.0) + tail, value)
         # The tail without the atom.
         bare = self._log_rest + self.base._log_tail(t, upper ^ has_atom)
         bare = torch.where(bare > -math.inf, bare, -math.inf)
-        with_atom = self.gate.double() + (1 - self.gate.double()) * self.base._tail(t, upper)
+        with_atom = gate + (1 - gate) * self.base._tail(t, upper)
         large = has_atom & (with_atom > 0.5)
         rest = torch.log1p(-torch.where(large, bare, -math.inf).exp())
         with_atom = torch.where(large, rest, log_positive(with_atom))
@@ -102,8 +99,7 @@ class Hurdle(MixedDistribution):
         Raises:
             ValueError: A probability outside [0, 1].
         """
-        if self._validate_args:
-            self._validate_probability(value)
+        self._check_probability(value)
         q, gate = value.double() * torch.ones_like(self.gate), self.gate.double()
         zero = torch.zeros_like(gate)
         start = (1 - gate) * self.base._tail(zero, zero > 0)

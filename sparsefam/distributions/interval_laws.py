@@ -49,7 +49,7 @@ class _Standard:
     @classmethod
     def log_ratio(cls, a: Tensor, b: Tensor, w: Tensor) -> Tensor:
         """Return the logarithm of the ratio of the densities at b and at a."""
-        return cls.log_density(b) - cls.log_density(a)
+        raise NotImplementedError
 
     @classmethod
     def log_mass(cls, a: Tensor, b: Tensor, w: Tensor) -> _Pair:
@@ -252,7 +252,15 @@ class _Uniform(_Standard):
         return a + q * w, q * w
 
 
-class _Cauchy(_Standard):
+class _ByDifference(_Standard):
+    """A standard law whose log ratios have no formula in terms of w."""
+
+    @classmethod
+    def log_ratio(cls, a: Tensor, b: Tensor, w: Tensor) -> Tensor:
+        return cls.log_density(b) - cls.log_density(a)
+
+
+class _Cauchy(_ByDifference):
     @staticmethod
     def log_density(x: Tensor) -> Tensor:
         return -torch.log1p(x.clamp(-1e150, 1e150).square()) - math.log(math.pi)
@@ -277,7 +285,7 @@ class _Cauchy(_Standard):
         return x, torch.where(near, step * (1 + a.square()) / (1 - a * step), math.inf)
 
 
-class _Gumbel(_Standard):
+class _Gumbel(_ByDifference):
     """In terms of y = exp(-x), which is exponentially distributed."""
 
     @staticmethod
@@ -306,7 +314,7 @@ class _Gumbel(_Standard):
         return -torch.logaddexp(-b, log_step), u
 
 
-class _ReversedGumbel(_Standard):
+class _ReversedGumbel(_ByDifference):
     """Of -x where x is standard Gumbel."""
 
     @staticmethod

@@ -31,6 +31,7 @@ from .kernel import Solution, solve
 from .kernel_line import Line
 from .kernel_mesh import MOST_NODES, KernelMesh, dtype_of
 from .kernel_vectors import draw_vectors
+from .summaries import log_positive
 
 __all__ = ["KernelDeformedExp", "KernelDistribution", "KernelExp"]
 
@@ -162,8 +163,7 @@ class KernelDistribution(SparseDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density; -inf off the support, with zero gradient."""
-        if self._validate_args:
-            self._validate_sample(value)
+        self._check_value(value)
         return self._solution.log_density(self._lift(value))
 
     @property
@@ -408,12 +408,12 @@ class KernelDistribution(SparseDistribution):
     def cdf(self, value: Tensor) -> Tensor:
         """Return the distribution function of a number at values (*S, *batch)."""
         line = self._require_number("cdf")
-        if self._validate_args:
-            self._validate_sample(value)
+        self._check_value(value)
         return line.cdf(value)
 
-    def _tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        return self._line.tail(value, upper)
+    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
+        tail = self._line.tail(value, upper)
+        return log_positive(tail) if log else tail
 
     def _exact(self) -> "KernelDistribution":
         return self if self.weights.dtype == torch.float64 else self.to_float64()
@@ -440,8 +440,7 @@ class KernelDistribution(SparseDistribution):
             ValueError: Levels outside [0, 1].
         """
         line = self._require_number("icdf")
-        if self._validate_args:
-            self._validate_probability(value)
+        self._check_probability(value)
         return line.icdf(value)
 
     @property
@@ -497,12 +496,7 @@ class KernelDistribution(SparseDistribution):
 
     def to_float64(self) -> "KernelDistribution":
         """Return the same density computed in float64."""
-        score = self._with_weights(self.weights.double())
-        return type(self).from_score(score, self.base, *self._index(), validate_args=False)
-
-    def _index(self) -> tuple[Any, ...]:
-        """Return what the constructor takes after the base, in float64."""
-        return ()
+        raise NotImplementedError
 
 
 class KernelExp(KernelDistribution):
@@ -577,6 +571,10 @@ class KernelExp(KernelDistribution):
             score, self.base, mesh=self.mesh, validate_args=self._validation
         )
 
+    def to_float64(self) -> "KernelExp":
+        score = self._with_weights(self.weights.double())
+        return type(self).from_score(score, self.base, validate_args=False)
+
 
 class KernelDeformedExp(KernelDistribution):
     r"""Kernel deformed exponential family: the map at alpha in (1, 2] of a kernel score.
@@ -639,10 +637,11 @@ class KernelDeformedExp(KernelDistribution):
         require((self.alpha > 1) & (self.alpha <= 2), "alpha", rule, self.alpha)
         self._solve(alpha, normalization == "inside", tolerance=tolerance, mesh=mesh)
 
-    def _index(self) -> tuple[Any, ...]:
-        eps = self._solution.power.eps
+    def to_float64(self) -> "KernelDeformedExp":
+        score, eps = self._with_weights(self.weights.double()), self._solution.power.eps
         alpha = self.alpha.double() if isinstance(eps, Tensor) else eps + 1
-        return alpha, self.normalization
+        family, index = type(self), (alpha, self.normalization)
+        return family.from_score(score, self.base, *index, validate_args=False)
 
 
 class KernelEscort(KernelDistribution):
@@ -665,7 +664,6 @@ class KernelEscort(KernelDistribution):
             self._solution = parent._solution.with_power(power)
 
     def to_float64(self) -> "KernelEscort":
-        """Return the same density computed in float64."""
         parent, power = self._parent.to_float64(), self._solution.power
         return KernelEscort(parent, replace(power, eps=parent._solution.power.eps))
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Size, Tensor
 from torch.types import _size
+from typing_extensions import Self
 
 from ..bases import Basis, Stack
 from ..numerics.quadrature import gauss_legendre, graded, sort_cuts
@@ -19,12 +20,15 @@ from .summaries import log_positive
 __all__ = [
     "COARSE",
     "EVEN",
+    "Coordinate",
     "DoubleExponential",
+    "IntegratedDistribution",
     "Line",
     "LineDistribution",
     "argmax",
     "clamp",
     "matters",
+    "or_infinite",
 ]
 
 # Nodes for covariances of bases.
@@ -43,8 +47,8 @@ _REACH = {torch.float32: 66.0, torch.float64: 600.0}
 _INTERVALS, _ROUNDS = 8, 16
 
 
-class Line:
-    """The line of the locations, as the coordinate of a rule between cuts.
+class Coordinate:
+    """The coordinate of a rule between cuts, by `onto` and `locations`.
 
     The rule is graded towards kinks and powers of the density.
 
@@ -68,12 +72,12 @@ class Line:
         self.rough, self.steps = rough, steps
 
     def onto(self, t: Tensor) -> Tensor:
-        """Return coordinates of locations."""
-        return t
+        """Return coordinates of locations (..., *batch)."""
+        raise NotImplementedError
 
     def locations(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Return locations, and their derivatives, at coordinates y."""
-        return y, y.new_ones(())
+        """Return locations, and their derivatives, at coordinates y (..., *batch)."""
+        raise NotImplementedError
 
     def is_rough(self, low: Tensor, high: Tensor) -> Tensor | bool:
         """Return whether the density is not smooth at one of the cuts (..., *batch) of a pair."""
@@ -100,7 +104,17 @@ class Line:
         return t, slope * rate
 
 
-class DoubleExponential(Line):
+class Line(Coordinate):
+    """The line of the locations itself."""
+
+    def onto(self, t: Tensor) -> Tensor:
+        return t
+
+    def locations(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        return y, y.new_ones(())
+
+
+class DoubleExponential(Coordinate):
     r"""The coordinate y of double-exponential quadrature, $t = T(a + b \sinh y)$.
 
     T maps the line onto an interval with the given ends: it is a logistic function, an exponential
@@ -132,12 +146,11 @@ class DoubleExponential(Line):
         self.limit = torch.asinh((reach - self._a.abs()).clamp_min(reach / 10) / self._b)
 
     def onto(self, t: Tensor) -> Tensor:
-        """Return y at t (..., *batch), clamped to the range."""
+        # Clamped to the range.
         y = torch.asinh((self.onto_line(t) - self._a) / self._b)
         return y.clamp(-self.limit, self.limit)
 
     def locations(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Return t and dt/dy at y (..., *batch)."""
         rise = y.exp()  # a quarter of the time of sinh and cosh
         fall = 1 / rise
         half = self._b / 2
@@ -173,8 +186,8 @@ class DoubleExponential(Line):
 class LineDistribution(SparseDistribution):
     """A 1-D density, integrated in float64 by one rule between breakpoints.
 
-    A subclass implements `_ends`, `_line`, `_find_cuts`, `_log_q` and `_log_mass`, and overrides
-    what has a closed form.
+    A subclass implements the methods that raise NotImplementedError here; masses and quantiles may
+    be those of the rule.
     """
 
     def _ends(self) -> tuple[Tensor, Tensor]:
@@ -182,11 +195,11 @@ class LineDistribution(SparseDistribution):
         raise NotImplementedError
 
     @property
-    def _line(self) -> Line:
+    def _line(self) -> Coordinate:
         """The coordinate in which the density is integrated."""
         raise NotImplementedError
 
-    def _find_cuts(self, line: Line, fine: bool = True) -> Tensor:
+    def _find_cuts(self, line: Coordinate, fine: bool = True) -> Tensor:
         """Return coordinates (J, *batch) between which a few nodes integrate the density.
 
         Without `fine` masses are accurate, but not moments.
@@ -202,17 +215,27 @@ class LineDistribution(SparseDistribution):
         """Logarithm of the mass of `_log_q` (*batch) in float64."""
         raise NotImplementedError
 
-    @property
-    def _law(self) -> Law | None:
-        """Closed forms that stand in front of the rule, if there are any."""
-        return None
+    def _log_share(self, t: Tensor, upper: Tensor) -> Tensor | None:
+        """Return the log mass below, or above, locations in the support; None: by the rule."""
+        raise NotImplementedError
 
-    def _log_part(self, start: Tensor, end: Tensor) -> Tensor:
-        """Return the logarithm of the mass between places in the support, by closed forms."""
+    def _quantile(self, value: Tensor) -> Tensor:
+        """Return quantiles of float64 probabilities in (0, 1)."""
+        raise NotImplementedError
+
+    def _rounded(self, t: Tensor) -> Tensor:
+        """Return draws in the type of the parameters."""
+        raise NotImplementedError
+
+    def _moment(self, name: str, n: int, terms: Tensor) -> Tensor:
+        """Return the sum of terms (Q, *batch) of the `mean`, the `variance` or a `moment`.
+
+        It is not finite where there is no moment of order n.
+        """
         raise NotImplementedError
 
     def _between(
-        self, line: Line, order: int, cuts: Tensor, rough: Tensor | bool | None = None
+        self, line: Coordinate, order: int, cuts: Tensor, rough: Tensor | bool | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return nodes and weights (Q, ...) of integrals, `order` between two cuts (J, ...)."""
         y, rule = (x.reshape(-1, *(1,) * (cuts.dim() - 1)) for x in gauss_legendre(order, cuts))
@@ -222,7 +245,7 @@ class LineDistribution(SparseDistribution):
         )
         return nodes.flatten(0, 1), (rule * slope).flatten(0, 1)
 
-    def _mass_by_quadrature(self, line: Line, order: int) -> Tensor:
+    def _mass_by_quadrature(self, line: Coordinate, order: int) -> Tensor:
         """Return the logarithm of the mass between the ends (*batch)."""
         nodes, weights = self._between(line, order, self._find_cuts(line, False))
         log_p = self._log_q(nodes)
@@ -249,7 +272,7 @@ class LineDistribution(SparseDistribution):
         return torch.stack([first, *t[1:-1], last]).movedim(0, -1)
 
     def _region_of(
-        self, line: Line, places: Tensor, low: Tensor, high: Tensor, fine: bool
+        self, line: Coordinate, places: Tensor, low: Tensor, high: Tensor, fine: bool
     ) -> Tensor:
         """Return coordinates (*batch, 2) beyond which the density does not matter."""
 
@@ -263,7 +286,7 @@ class LineDistribution(SparseDistribution):
 
     def _cuts_at(
         self,
-        line: Line,
+        line: Coordinate,
         places: Tensor,
         low: Tensor,
         high: Tensor,
@@ -284,126 +307,40 @@ class LineDistribution(SparseDistribution):
         cuts = first + (last - first) * share.reshape(-1, *(1,) * low.dim())
         return torch.cat([cuts, clamp(places, first, last)]).sort(dim=0).values
 
+    def _exact(self) -> Self:
+        return self
+
     def _breakpoints(self) -> Tensor:
         return self._cuts()
 
-    # Moments
-
-    @property
-    def mean(self) -> Tensor:
-        """Mean (*batch); not finite if there is none."""
-        if (known := self._closed_moments()) is not None:
-            return known[0].to(self.alpha.dtype)
-        nodes, weights = self._rule(0)
-        return self._moment("mean", nodes, weights)
-
-    @property
-    def variance(self) -> Tensor:
-        """Variance (*batch); not finite if there is none."""
-        if (known := self._closed_moments()) is not None:
-            return known[1].to(self.alpha.dtype)
-        nodes, weights = self._rule(0)
-        offset = nodes - (weights * nodes).sum(0)
-        return self._moment("variance", offset.square(), weights)
-
-    def _closed_moments(self) -> tuple[Tensor, Tensor] | None:
-        """Return mean and variance (*batch) in float64 if they have closed forms."""
-        law = self._law
-        return None if law is None or not law.has_moments else law.moments(*self._ends())
-
-    def _moment(self, name: str, values: Tensor, weights: Tensor) -> Tensor:
-        """Return a moment from values and weights (Q, *batch)."""
-        return (weights * values).sum(0).to(self.alpha.dtype)
-
     def _moment_about(self, n: int, centre: Tensor) -> Tensor:
         nodes, weights = self._rule(0)
-        value = self._moment("moment", (nodes - centre) ** n, weights)
-        below, above = (n >= index for index in self._tail_indices())
-        if n % 2 == 0:
-            return torch.where(below | above, math.inf, value)
-        infinite = torch.where(below, torch.where(above, math.nan, -math.inf), math.inf)
-        return torch.where(below | above, infinite, value)
-
-    def _tail_indices(self) -> tuple[Tensor, Tensor]:
-        """Return the orders (*batch) from which moments do not exist, by the tail on each side."""
-        infinite = torch.full_like(self.alpha, math.inf)
-        return infinite, infinite
-
-    @property
-    def mode(self) -> Tensor:
-        """Where the density is highest (*batch), without gradient, searched on the support."""
-        with torch.no_grad():
-            return self._rounded(argmax(self.prob, self._cuts()))
-
-    def _rounded(self, t: Tensor) -> Tensor:
-        """Return locations in the type of the parameters, not rounded to an end without density."""
-        with torch.no_grad():
-            low, high = (end.to(self.alpha.dtype) for end in self._ends())
-            last = torch.where(self.prob(high) > 0, high, high.nextafter(low))
-        return torch.minimum(t.to(self.alpha.dtype), last)
-
-    def entropy(self) -> Tensor:
-        """Shannon entropy (*batch)."""
-        law = self._law
-        if law is not None and law.has_moments:
-            return law.entropy(*self._ends()).to(self.alpha.dtype)
-        nodes, weights = self._rule(0)
-        log_p = self.log_prob(nodes)
-        # The derivative of 0 log 0 would be infinite.
-        return -(weights * torch.where(log_p.isfinite(), log_p, 0.0)).sum(0).to(self.alpha.dtype)
+        return self._moment("moment", n, weights * (nodes - centre) ** n).to(self.alpha.dtype)
 
     # Distribution function and quantiles
 
     def cdf(self, value: Tensor) -> Tensor:
         """Distribution function, relatively accurate in the lower tail."""
-        if self._validate_args:
-            self._validate_sample(value)
+        self._check_value(value)
         return self._tail(value, torch.zeros_like(value, dtype=torch.bool))
 
-    def _tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        inside, t = self._inner(value, upper)
-        low, high = self._ends()
-        share = self._share(t, upper).clamp(max=1)
-        share = torch.where(
-            inside, share, torch.where(upper, value <= low, value >= high).to(share)
-        )
-        return share.to(torch.promote_types(self.alpha.dtype, value.dtype))
-
-    def _log_small_tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        inside, t = self._inner(value, upper)
-        log_share = torch.where(inside, self._log_share(t, upper), -math.inf)
-        return log_share.to(torch.promote_types(self.alpha.dtype, value.dtype))
-
-    def _inner(self, value: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-        """Return which values are inside, and the others moved to where all is in the tail."""
+    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
         low, high = self._ends()
         inside = (low < value) & (value < high)
-        return inside, torch.where(inside, value, torch.where(upper, low, high))
+        # Others are moved to where all is in the tail.
+        t = torch.where(inside, value, torch.where(upper, low, high))
+        known = self._log_share(t, upper)
+        if log:
+            tail = log_positive(self._share_by_rule(t, upper)) if known is None else known
+            tail = torch.where(inside, tail, -math.inf)
+        else:
+            tail = self._share_by_rule(t, upper) if known is None else known.exp()
+            outside = torch.where(upper, value <= low, value >= high).to(tail)
+            tail = torch.where(inside, tail.clamp(max=1), outside)
+        return tail.to(torch.promote_types(self.alpha.dtype, value.dtype))
 
-    def _log_share(self, t: Tensor, upper: Tensor) -> Tensor:
-        """Return the logarithm of `_share`."""
-        if self._law is None:
-            return log_positive(self._share(t, upper))
-        (low, high), t = self._ends(), t.double()
-        return self._log_part(torch.where(upper, t, low), torch.where(upper, high, t))
-
-    def _log_interval(self, a: Tensor, b: Tensor) -> Tensor:
-        if self._law is None:
-            return super()._log_interval(a, b)
-        low, high = self._ends()
-        start, end = (clamp(x.double(), low, high) for x in (a, b))
-        some = start < end
-        start, end = torch.where(some, start, low), torch.where(some, end, high)
-        found = torch.where(some, self._log_part(start, end), -math.inf)
-        return found.to(torch.promote_types(self.alpha.dtype, a.dtype))
-
-    def _interval(self, a: Tensor, b: Tensor) -> Tensor:
-        return super()._interval(a, b) if self._law is None else self._log_interval(a, b).exp()
-
-    def _share(self, t: Tensor, upper: Tensor) -> Tensor:
+    def _share_by_rule(self, t: Tensor, upper: Tensor) -> Tensor:
         """Return the mass below, or above, locations in the support, in float64."""
-        if self._law is not None:
-            return self._log_share(t, upper).exp()
         line = self._line
         cuts, below, masses = self._panels(line)
         y = line.onto(t.nan_to_num(posinf=0.0, neginf=0.0))
@@ -411,16 +348,14 @@ class LineDistribution(SparseDistribution):
         panel = (cuts[..., 1:-1] <= y.unsqueeze(-1)).sum(-1, keepdim=True)
         start, end, before = (entries_of(x, panel) for x in (cuts, cuts[..., 1:], below))
         beyond = torch.where(upper, entries_of(_above(masses, line.parts), panel), before)
-        part = self._mass_between(
-            line, torch.where(upper, end, start), y, line.is_rough(start, end)
-        )
+        part = self._mass_from(line, torch.where(upper, end, start), y, line.is_rough(start, end))
         return (beyond + torch.where(upper, -part, part)) / below[..., -1]
 
-    def _panels(self, line: Line) -> tuple[Tensor, Tensor, Tensor]:
+    def _panels(self, line: Coordinate) -> tuple[Tensor, Tensor, Tensor]:
         """Return cuts and the masses below them, both (*batch, J), and the density on pieces.
 
         All masses are 1 up to rounding. A panel between two cuts has pieces of equal length in the
-        variable of `Line.place`, on which the density is known by masses (K, Q, *batch) at
+        variable of `Coordinate.place`, on which the density is known by masses (K, Q, *batch) at
         Gauss-Legendre nodes.
         """
         cuts, parts = self._find_cuts(line, False), line.parts
@@ -435,7 +370,7 @@ class LineDistribution(SparseDistribution):
         below = torch.cat([torch.zeros_like(below[:1]), below])
         return cuts.movedim(0, -1), below.movedim(0, -1), masses
 
-    def _mass_between(self, line: Line, end: Tensor, y: Tensor, rough: Tensor | bool) -> Tensor:
+    def _mass_from(self, line: Coordinate, end: Tensor, y: Tensor, rough: Tensor | bool) -> Tensor:
         """Return the mass from an end of a panel to coordinates on it, negative if they are below.
 
         `rough` tells whether the density is not smooth at an end of the panel.
@@ -450,18 +385,15 @@ class LineDistribution(SparseDistribution):
         Raises:
             ValueError: A probability outside [0, 1].
         """
-        if self._validate_args:
-            self._validate_probability(value)
+        self._check_probability(value)
         first, last = self._ends()
         inside = (value > 0) & (value < 1)
         t = self._quantile(torch.where(inside, value, 0.5).double())
         t = torch.where(value >= 1, last, torch.where(value <= 0, first, t))
         return t.to(torch.promote_types(self.alpha.dtype, value.dtype))
 
-    def _quantile(self, value: Tensor) -> Tensor:
+    def _quantile_by_rule(self, value: Tensor) -> Tensor:
         """Return quantiles of float64 probabilities in (0, 1)."""
-        if self._law is not None:
-            return self._law.icdf(*self._ends(), value)
         line, (first, last) = self._line, self._ends()
         cuts, below, masses = self._panels(line)
         goal = value * below[..., -1]
@@ -484,7 +416,7 @@ class LineDistribution(SparseDistribution):
         upper, above = value > 0.5, entries_of(_above(masses, line.parts), panel)
         offset = torch.where(upper, (1 - value) * below[..., -1] - above, before - goal)
         place = torch.where(upper, end, start)
-        gap = offset + self._mass_between(line, place, line.onto(near).detach(), rough)
+        gap = offset + self._mass_from(line, place, line.onto(near).detach(), rough)
         height = self._density(near)
 
         def excess(t: Tensor) -> Tensor:
@@ -504,8 +436,7 @@ class LineDistribution(SparseDistribution):
             raise NotImplementedError("rsample needs a support of one interval: use sample")
         shape = self._extended_shape(sample_shape)
         uniform = torch.rand(shape, dtype=torch.float64, device=self.alpha.device)
-        t = self._quantile(uniform.clamp_min(2.0**-54))
-        return self._rounded(t) if self._law is None else t.to(self.alpha.dtype)
+        return self._rounded(self._quantile(uniform.clamp_min(2.0**-54)))
 
     # Expectations
 
@@ -554,7 +485,7 @@ class LineDistribution(SparseDistribution):
         values = psi.own(nodes.movedim(1, -1))
         return (weights.movedim(1, -1) * values).sum(0).to(self.alpha.dtype)
 
-    def _cuts_with(self, line: Line, psi: Basis | None) -> Tensor:
+    def _cuts_with(self, line: Coordinate, psi: Basis | None) -> Tensor:
         """Return the cuts (J, *batch) of the density and a basis."""
         cuts = self._find_cuts(line)
         if psi is None or psi.breaks is None:
@@ -579,6 +510,100 @@ class LineDistribution(SparseDistribution):
         f, g = (x - (weights.unsqueeze(-1) * x).sum(0) for x in (f, g))
         covariance = torch.einsum("q...,q...m,q...n->...mn", weights, f, g)
         return covariance.to(self.alpha.dtype)
+
+
+class IntegratedDistribution(LineDistribution):
+    """A 1-D density whose moments, masses and quantiles are integrals without a closed form."""
+
+    @property
+    def _law(self) -> Law | None:
+        """Closed forms of masses and quantiles, if there are any."""
+        raise NotImplementedError
+
+    def _log_part(self, start: Tensor, end: Tensor) -> Tensor:
+        """Return the logarithm of the mass between places in the support, by the law."""
+        raise NotImplementedError
+
+    def _closed_form(self, name: str) -> Tensor | None:
+        """Return `mean`, `variance`, `mode` or `entropy` (*batch) if it has a closed form."""
+        raise NotImplementedError
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean (*batch); not finite if there is none."""
+        if (known := self._closed_form("mean")) is not None:
+            return known
+        nodes, weights = self._rule(0)
+        return self._moment("mean", 1, weights * nodes).to(self.alpha.dtype)
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance (*batch); not finite if there is none."""
+        if (known := self._closed_form("variance")) is not None:
+            return known
+        nodes, weights = self._rule(0)
+        offset = nodes - (weights * nodes).sum(0)
+        return self._moment("variance", 2, weights * offset.square()).to(self.alpha.dtype)
+
+    @property
+    def mode(self) -> Tensor:
+        """Where the density is highest (*batch); without gradient if it is searched."""
+        if (known := self._closed_form("mode")) is not None:
+            return known
+        with torch.no_grad():
+            return self._moved_inside(argmax(self.prob, self._cuts()))
+
+    def entropy(self) -> Tensor:
+        """Shannon entropy (*batch)."""
+        if (known := self._closed_form("entropy")) is not None:
+            return known
+        nodes, weights = self._rule(0)
+        log_p = self.log_prob(nodes)
+        # The derivative of 0 log 0 would be infinite.
+        return -(weights * torch.where(log_p.isfinite(), log_p, 0.0)).sum(0).to(self.alpha.dtype)
+
+    def _log_share(self, t: Tensor, upper: Tensor) -> Tensor | None:
+        if self._law is None:
+            return None
+        (low, high), t = self._ends(), t.double()
+        return self._log_part(torch.where(upper, t, low), torch.where(upper, high, t))
+
+    def _mass_between(self, a: Tensor, b: Tensor, log: bool) -> Tensor | None:
+        if self._law is None:
+            return None
+        low, high = self._ends()
+        start, end = (clamp(x.double(), low, high) for x in (a, b))
+        some = start < end
+        start, end = torch.where(some, start, low), torch.where(some, end, high)
+        found = torch.where(some, self._log_part(start, end), -math.inf)
+        found = found.to(torch.promote_types(self.alpha.dtype, a.dtype))
+        return found if log else found.exp()
+
+    def _quantile(self, value: Tensor) -> Tensor:
+        law = self._law
+        return self._quantile_by_rule(value) if law is None else law.icdf(*self._ends(), value)
+
+    def _rounded(self, t: Tensor) -> Tensor:
+        return self._moved_inside(t) if self._law is None else t.to(self.alpha.dtype)
+
+    def _moved_inside(self, t: Tensor) -> Tensor:
+        """Return locations in the type of the parameters, not rounded to an end without density."""
+        with torch.no_grad():
+            low, high = (end.to(self.alpha.dtype) for end in self._ends())
+            last = torch.where(self.prob(high) > 0, high, high.nextafter(low))
+        return torch.minimum(t.to(self.alpha.dtype), last)
+
+
+def or_infinite(moment: Tensor, n: int, indices: Sequence[Tensor]) -> Tensor:
+    """Return a moment of order n (*batch), infinite or NaN where tails are too heavy for it.
+
+    The tails below and above have moments of orders less than their indices (*batch).
+    """
+    below, above = (n >= index for index in indices)
+    if n % 2 == 0:
+        return torch.where(below | above, math.inf, moment)
+    infinite = torch.where(below, torch.where(above, math.nan, -math.inf), math.inf)
+    return torch.where(below | above, infinite, moment)
 
 
 @torch.no_grad()
@@ -650,7 +675,7 @@ def argmax(function: Callable[[Tensor], Tensor], cuts: Tensor) -> Tensor:
 
 
 def _coordinate(x: Tensor, part: Tensor, parts: int) -> Tensor:
-    """Return the variable of `Line.place` on a panel at x in [-1, 1] on one of its parts."""
+    """Return the variable of `Coordinate.place` on a panel at x in [-1, 1] on one of its parts."""
     return (x + 1 + 2 * part) / parts - 1
 
 

@@ -263,8 +263,7 @@ class Mixture(SoftmaxDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density at `value` (..., *event); -inf with zero gradient off the support."""
-        if self._validate_args:
-            self._validate_sample(value)
+        self._check_value(value)
         return self._log_sum(self._map_at(lambda p, t: p.log_prob(t), value))
 
     def _log_sum(self, terms: Tensor) -> Tensor:
@@ -282,22 +281,19 @@ class Mixture(SoftmaxDistribution):
 
     def cdf(self, value: Tensor) -> Tensor:
         """Distribution function of a univariate mixture."""
-        if self._validate_args:
-            self._validate_sample(value)
+        self._check_value(value)
         return self._tail(value, torch.zeros_like(value, dtype=torch.bool))
 
-    def _tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        """Return the mass below each value, or above it where `upper`."""
+    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
         self._require_univariate()
+        if log:
+            logs = self._map_at(lambda p, t, side: p._log_tail(t, side), value, upper)
+            return self._log_sum(logs)
         return self._average(self._map_at(lambda p, t, side: p._tail(t, side), value, upper))
 
-    def _log_small_tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        return self._log_sum(self._map_at(lambda p, t, side: p._log_tail(t, side), value, upper))
-
-    def _log_interval(self, a: Tensor, b: Tensor) -> Tensor:
-        return self._log_sum(self._map_at(lambda p, a, b: p._log_interval(a, b), a, b))
-
-    def _interval(self, a: Tensor, b: Tensor) -> Tensor:
+    def _mass_between(self, a: Tensor, b: Tensor, log: bool) -> Tensor:
+        if log:
+            return self._log_sum(self._map_at(lambda p, a, b: p._log_interval(a, b), a, b))
         return self._average(self._map_at(lambda p, a, b: p._interval(a, b), a, b))
 
     def _moment_about(self, n: int, centre: Tensor) -> Tensor:
@@ -316,8 +312,7 @@ class Mixture(SoftmaxDistribution):
             ValueError: A probability outside [0, 1].
             NotImplementedError: A multivariate mixture.
         """
-        if self._validate_args:
-            self._validate_probability(value)
+        self._check_probability(value)
         self._require_univariate()
         value = value * torch.ones_like(self.alpha)
         inside = (value > 0) & (value < 1)

@@ -34,16 +34,14 @@ class _DenseUnivariate(SymmetricDistribution):
         StandardizedDistribution.__init__(new, loc.shape, validate_args=False)
         return new
 
-    def _log_interval(self, a: Tensor, b: Tensor) -> Tensor:
+    def _mass_between(self, a: Tensor, b: Tensor, log: bool) -> Tensor:
         loc, scale = self.loc.double(), self.scale.double()
         law, some = Law("normal" if self._kind is Gaussian else "laplace", loc, scale), a < b
         start = torch.where(some, a.double(), loc)
         end = torch.where(some, b.double(), loc + scale)
         found = torch.where(some, law.log_mass(start, end), -math.inf)
-        return found.to(torch.promote_types(self.loc.dtype, a.dtype))
-
-    def _interval(self, a: Tensor, b: Tensor) -> Tensor:
-        return self._log_interval(a, b).exp()
+        found = found.to(torch.promote_types(self.loc.dtype, a.dtype))
+        return found if log else found.exp()
 
     def escort(self, beta: Tensor | float | None = None) -> Self:
         r"""Return the escort, of the scale times $\beta^{-1/k}$; default $\beta = 1$.

@@ -14,7 +14,7 @@ from ..numerics.special import digamma_excess, stirling_excess
 from ..numerics.validation import broadcast_arguments, is_readable, require
 from ..supports import Interval, finite, positive_finite
 from .base import SoftmaxDistribution
-from .line import DoubleExponential, Line, LineDistribution, clamp
+from .line import Coordinate, DoubleExponential, LineDistribution, clamp
 from .summaries import log_positive
 
 __all__ = ["ScaledBeta"]
@@ -119,8 +119,7 @@ class ScaledBeta(LineDistribution, SoftmaxDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density at `value`; -inf with zero gradient off the support."""
-        if self._validate_args:
-            self._validate_sample(value)
+        self._check_value(value)
         odds, (low, high) = self._odds, self._ends()
         a, b = odds.a - 1, odds.b - 1
         within = (low < value) & (value < high)
@@ -160,10 +159,10 @@ class ScaledBeta(LineDistribution, SoftmaxDistribution):
     # By the engine
 
     @property
-    def _line(self) -> Line:
+    def _line(self) -> Coordinate:
         return _Odds(self._odds, *self._ends())
 
-    def _find_cuts(self, line: Line, fine: bool = True) -> Tensor:
+    def _find_cuts(self, line: Coordinate, fine: bool = True) -> Tensor:
         odds = self._odds
         return odds._find_cuts(odds._line)
 
@@ -174,14 +173,14 @@ class ScaledBeta(LineDistribution, SoftmaxDistribution):
     def _log_mass(self) -> Tensor:
         return torch.zeros_like(self.alpha, dtype=torch.float64)
 
-    def _share(self, t: Tensor, upper: Tensor) -> Tensor:
-        return self._log_share(t, upper).exp()
+    def _moment(self, name: str, n: int, terms: Tensor) -> Tensor:
+        return terms.sum(0)
 
     def _log_share(self, t: Tensor, upper: Tensor) -> Tensor:
-        return self._odds._log_share(_log_odds(t.double(), *self._ends()), upper)
+        return self._odds.log_share(_log_odds(t.double(), *self._ends()), upper)
 
     def _quantile(self, value: Tensor) -> Tensor:
-        return _from_odds(self._odds._quantile(value), *self._ends())
+        return _from_odds(self._odds._quantile_by_rule(value), *self._ends())
 
     def _rounded(self, t: Tensor) -> Tensor:
         """Return locations in the type of the parameters, strictly between the ends."""
@@ -214,13 +213,13 @@ class _LogOdds(LineDistribution):
         return -end, end
 
     @property
-    def _line(self) -> Line:
+    def _line(self) -> Coordinate:
         # Around where the density is curved, whose width is that of the peak or about 1.
         a, b = (x.detach().clamp_min(1) for x in (self.a, self.b))
         spread = (1 / a + 1 / b).sqrt()
         return DoubleExponential(None, None, (a / b).log(), spread, _ORDER)
 
-    def _find_cuts(self, line: Line, fine: bool = True) -> Tensor:
+    def _find_cuts(self, line: Coordinate, fine: bool = True) -> Tensor:
         # By Newton's method from outside, for a concave function.
         a, b = self.a.detach(), self.b.detach()
         peak = a * (a / (a + b)).log() + b * (b / (a + b)).log() - _DROP
@@ -239,8 +238,9 @@ class _LogOdds(LineDistribution):
             t.clamp(max=0) - both - log_a + log_c, -t.clamp_min(0) - both - log_b + log_c
         )
 
-    def _log_share(self, t: Tensor, upper: Tensor) -> Tensor:
-        log_share = log_positive(super()._share(t, upper))
+    def log_share(self, t: Tensor, upper: Tensor) -> Tensor:
+        """Return the logarithm of the mass below, or above, locations, also in far tails."""
+        log_share = log_positive(self._share_by_rule(t, upper))
         slope = self.a * torch.sigmoid(-t) - self.b * torch.sigmoid(t)
         outwards = torch.where(upper, slope < 0, slope > 0)
         deep = outwards & (self._log_q(t) < -self.excess - _DEEP)
@@ -255,15 +255,12 @@ class _LogOdds(LineDistribution):
         tail = top + (length.abs() / 2 * (rule * heights).sum(0)).log()
         return torch.where(deep, tail, log_share)
 
-    def _share(self, t: Tensor, upper: Tensor) -> Tensor:
-        return self._log_share(t, upper).exp()
-
     @property
     def _log_mass(self) -> Tensor:
         return torch.zeros_like(self.a)
 
 
-class _Odds(Line):
+class _Odds(Coordinate):
     """The coordinate of the density of log odds, with that density as its measure.
 
     Locations that round to an end lose no mass so.

@@ -28,22 +28,28 @@ class Summaries(TorchDistribution):
 
     # Hooks. `upper` (..., *batch) tells of each value whether the mass above it is meant.
 
-    def _tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        """Return the mass below each value, or above it where `upper`."""
-        below = self.cdf(value)
-        return torch.where(upper, 1 - below, below)
+    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
+        """Return the mass below each value, or above it where `upper`.
 
-    def _log_small_tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        """Return the logarithm of a tail that is not the larger one, relatively accurate."""
-        return log_positive(self._tail(value, upper))
+        With `log` its logarithm, relatively accurate, of a tail that is not the larger one.
+        """
+        below = self.cdf(value)
+        tail = torch.where(upper, 1 - below, below)
+        return log_positive(tail) if log else tail
 
     def _is_larger(self, value: Tensor, upper: Tensor) -> Tensor:
         """Return whether a tail is the larger one."""
         with torch.no_grad():
             return self._tail(value, upper) > 0.5
 
+    def _mass_between(self, a: Tensor, b: Tensor, log: bool) -> Tensor | None:
+        """Return the mass between a and b, or its logarithm, if it does not follow from tails."""
+        return None
+
     def _log_interval(self, a: Tensor, b: Tensor) -> Tensor:
         """Return the logarithm of the mass between a and b."""
+        if (known := self._mass_between(a, b, log=True)) is not None:
+            return known
         with torch.no_grad():
             upper = self._is_larger(a, torch.zeros_like(a, dtype=torch.bool))
         near, far = torch.where(upper, a, b), torch.where(upper, b, a)
@@ -60,6 +66,8 @@ class Summaries(TorchDistribution):
 
     def _interval(self, a: Tensor, b: Tensor) -> Tensor:
         """Return the mass between a and b."""
+        if (known := self._mass_between(a, b, log=False)) is not None:
+            return known
         with torch.no_grad():
             upper = self._is_larger(a, torch.zeros_like(a, dtype=torch.bool))
         near, far = torch.where(upper, a, b), torch.where(upper, b, a)
@@ -69,27 +77,32 @@ class Summaries(TorchDistribution):
         """Return E[(t - centre)^n] (*batch)."""
         return self.expect(lambda t: (t - centre) ** n)
 
-    def _central_moment(self, n: int) -> Tensor:
-        """Return E[(t - mean)^n] (*batch), NaN where there is no mean."""
+    def _central_moment(self, n: int, standardized: bool = False) -> Tensor:
+        """Return E[(t - mean)^n] (*batch), NaN where there is no mean, or that over stddev^n."""
         mean = self.mean
         exists = mean.isfinite()
         found = self._moment_about(n, torch.where(exists, mean, 0.0))
-        return torch.where(exists, found, math.nan)
+        found = torch.where(exists, found, math.nan)
+        return found / self.variance ** (n / 2) if standardized else found
 
     # Masses
 
     def _log_tail(self, value: Tensor, upper: Tensor) -> Tensor:
         """Return the logarithm of a tail: of the larger one by what the other leaves of 1."""
         larger = self._is_larger(value, upper)
-        small = self._log_small_tail(value, upper ^ larger)
+        small = self._tail(value, upper ^ larger, log=True)
         return torch.where(larger, torch.log1p(-small.exp()), small)
 
     def _side(self, name: str, value: Tensor, upper: bool) -> Tensor:
         """Return which tails are meant, after the checks of the method of this name."""
         self._require_numbers(name)
+        self._check_value(value)
+        return torch.full_like(value, upper, dtype=torch.bool)
+
+    def _check_value(self, value: Tensor) -> None:
+        """Raise ValueError for what is no location, if arguments are validated."""
         if self._validate_args:
             self._validate_sample(value)
-        return torch.full_like(value, upper, dtype=torch.bool)
 
     def _require_numbers(self, name: str) -> None:
         if self.event_shape:
@@ -196,16 +209,18 @@ class Summaries(TorchDistribution):
     @property
     def skewness(self) -> Tensor:
         """Skewness (*batch): the third central moment over the 3/2 power of the variance."""
-        return self.moment(3, central=True) / self.variance**1.5
+        self._require_numbers("skewness")
+        return self._central_moment(3, standardized=True)
 
     @property
     def kurtosis(self) -> Tensor:
         """Excess kurtosis (*batch): the fourth central moment over the squared variance, less 3."""
-        return self.moment(4, central=True) / self.variance.square() - 3
+        self._require_numbers("kurtosis")
+        return self._central_moment(4, standardized=True) - 3
 
     def _exact(self) -> Any:
         """Return the same density, computed in float64."""
-        return self
+        raise NotImplementedError
 
     def _breakpoints(self) -> Tensor:
         """Return locations (*batch, J) between which the density is smooth, padded with NaN."""
@@ -247,9 +262,7 @@ class Summaries(TorchDistribution):
             NotImplementedError: A density of vectors.
         """
         self._require_numbers("highest_density_mass")
-        own: Any = self
-        if self._validate_args:
-            own._validate_sample(value)
+        self._check_value(value)
         with torch.no_grad():
             return self._highest_density_mass(value).to(self.alpha.dtype)
 

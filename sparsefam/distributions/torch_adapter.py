@@ -26,11 +26,18 @@ from .beta_gaussian import BetaGaussian
 from .elliptical import MultivariateNormal
 from .interval_laws import Law, torch_law
 from .kernel_family import KernelDistribution
-from .line import DoubleExponential, Line, LineDistribution
+from .line import (
+    Coordinate,
+    DoubleExponential,
+    IntegratedDistribution,
+    LineDistribution,
+    or_infinite,
+)
 from .normal import Laplace, Normal
 
 __all__ = [
     "TorchDensity",
+    "TorchMultivariate",
     "TorchUnivariate",
     "cuts_of",
     "dtype_of",
@@ -116,7 +123,7 @@ def wrap(p: Any) -> SparseDistribution:
         if torch_name(base) == "Normal" or type(base) is Normal:
             scale_tril = base.scale.diag_embed()
             return MultivariateNormal(base.loc, scale_tril=scale_tril, validate_args=False)
-    return TorchDensity(p) if p.event_shape else TorchUnivariate(p)
+    return TorchMultivariate(p) if p.event_shape else TorchUnivariate(p)
 
 
 def to_float64(p: Any) -> Any:
@@ -250,7 +257,7 @@ class TorchDensity(SparseDistribution):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.base})"
 
-    def _select(self, shape: Size, take: Callable[[Tensor, Size], Tensor]) -> "TorchDensity":
+    def _select(self, shape: Size, take: Callable[[Tensor, Size], Tensor]) -> SparseDistribution:
         part = type(self)(select_batch(self._expanded(), shape, take))
         t = self._inside().expand(self.batch_shape + self.event_shape)
         found, log_p = part.log_prob(take(t, self.event_shape)), take(self.log_prob(t), Size())
@@ -267,28 +274,6 @@ class TorchDensity(SparseDistribution):
     def has_rsample(self) -> bool:  # type: ignore[override]
         """Whether `base` has differentiable samples."""
         return bool(self.base.has_rsample)
-
-    @property
-    def mean(self) -> Tensor:
-        """Mean (*batch, *event)."""
-        return self._required("mean")
-
-    @property
-    def variance(self) -> Tensor:
-        """Variance (*batch, *event)."""
-        return self._required("variance")
-
-    @property
-    def covariance_matrix(self) -> Tensor:
-        """Covariance matrix (*batch, D, D) of a multivariate density."""
-        if isinstance(self.base, Independent):
-            return self.variance.diag_embed()
-        return self._required("covariance_matrix")
-
-    @property
-    def mode(self) -> Tensor:
-        """Mode (*batch, *event)."""
-        return self._required("mode")
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density; -inf with zero gradient off the support."""
@@ -320,10 +305,6 @@ class TorchDensity(SparseDistribution):
         p = self._sampler  # torch.jit cannot trace some of torch's `expand`
         return p if p.batch_shape == self.batch_shape else p.expand(self.batch_shape)
 
-    def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
-        """Raise NotImplementedError: only univariate distributions of torch have a rule."""
-        raise NotImplementedError(f"{type(self.base).__name__} has no quadrature rule")
-
     def _move_inside(self, value: Tensor, inside: Tensor) -> Tensor:
         """Replace values outside the support by a location inside."""
         inside = inside.reshape((*inside.shape, *(1,) * len(self.event_shape)))
@@ -331,8 +312,7 @@ class TorchDensity(SparseDistribution):
 
     def _inside(self) -> Tensor:
         """Return a location in the support (*batch, *event)."""
-        known = self._known("mean")
-        return self.alpha.new_zeros(self.event_shape) if known is None else known.detach()
+        raise NotImplementedError
 
     def _known(self, name: str, *arguments: Tensor, call: bool = False) -> Tensor | None:
         """Return a property or the value of a method of `base`, None if it is not implemented."""
@@ -342,14 +322,52 @@ class TorchDensity(SparseDistribution):
         except (AttributeError, NotImplementedError):
             return None
 
-    def _required(self, name: str, *arguments: Tensor) -> Tensor:
-        value = self._known(name, *arguments)
+
+class TorchMultivariate(TorchDensity):
+    """A continuous distribution of torch over vectors.
+
+    Args:
+        base: The distribution (*batch); `expand` does not change it.
+    """
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean (*batch, *event)."""
+        return self._required("mean")
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance (*batch, *event)."""
+        return self._required("variance")
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        """Covariance matrix (*batch, D, D) of a multivariate density."""
+        if isinstance(self.base, Independent):
+            return self.variance.diag_embed()
+        return self._required("covariance_matrix")
+
+    @property
+    def mode(self) -> Tensor:
+        """Mode (*batch, *event)."""
+        return self._required("mode")
+
+    def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
+        """Raise NotImplementedError: only univariate distributions of torch have a rule."""
+        raise NotImplementedError(f"{type(self.base).__name__} has no quadrature rule")
+
+    def _inside(self) -> Tensor:
+        known = self._known("mean")
+        return self.alpha.new_zeros(self.event_shape) if known is None else known.detach()
+
+    def _required(self, name: str) -> Tensor:
+        value = self._known(name)
         if value is None:
             raise NotImplementedError(f"{type(self.base).__name__} has no {name}")
         return value
 
 
-class TorchUnivariate(TorchDensity, LineDistribution):
+class TorchUnivariate(TorchDensity, IntegratedDistribution):
     """A continuous univariate distribution of torch, whose density should have one peak.
 
     Results for classes of torch and Pyro are float64. Quadrature replaces formulas that torch
@@ -376,29 +394,6 @@ class TorchUnivariate(TorchDensity, LineDistribution):
         infinite = torch.full_like(self.alpha, math.inf)
         ends = [-infinite if lower is None else lower, infinite if upper is None else upper]
         return torch.stack(ends, -1).unsqueeze(-2)
-
-    @property
-    def mean(self) -> Tensor:
-        """Mean (*batch)."""
-        known = self._known("mean")
-        return LineDistribution.mean.__get__(self) if known is None else known
-
-    @property
-    def variance(self) -> Tensor:
-        """Variance (*batch)."""
-        known = self._known("variance")
-        return LineDistribution.variance.__get__(self) if known is None else known
-
-    @property
-    def mode(self) -> Tensor:
-        """Mode (*batch)."""
-        known = self._known("mode")
-        return LineDistribution.mode.__get__(self) if known is None else known
-
-    def entropy(self) -> Tensor:
-        """Shannon entropy (*batch)."""
-        known = self._known("entropy", call=True)
-        return LineDistribution.entropy(self) if known is None else known
 
     def _inside(self) -> Tensor:
         lower, upper = (x if x is None else x.detach() for x in self.ends)
@@ -448,7 +443,7 @@ class TorchUnivariate(TorchDensity, LineDistribution):
     def _log_mass(self) -> Tensor:
         return torch.zeros_like(self.alpha)
 
-    def _division(self, line: Line) -> Tensor:
+    def _division(self, line: Coordinate) -> Tensor:
         """Return coordinates (J, *batch) of what may be kinks: the mode, at 0, and loc."""
         found = torch.zeros_like(self.alpha).unsqueeze(0)
         if torch_name(self.base) in _SMOOTH:
@@ -456,7 +451,7 @@ class TorchUnivariate(TorchDensity, LineDistribution):
         loc = self._known("loc")
         return found if loc is None else torch.cat([found, line.onto(loc).expand_as(found)])
 
-    def _find_cuts(self, line: Line, fine: bool = True) -> Tensor:
+    def _find_cuts(self, line: Coordinate, fine: bool = True) -> Tensor:
         low, high = (line.onto(end) for end in self._ends())
         return self._cuts_at(line, self._division(line), low, high, True)
 
@@ -468,33 +463,33 @@ class TorchUnivariate(TorchDensity, LineDistribution):
         require((mass - 1).abs() < _LOST, type(self.base).__name__, rule, mass)
         return nodes, weights / mass
 
-    def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
-        r"""Return nodes and weights (Q, *batch) with $\sum_q w_q g(t_q) \to E_p[g]$.
-
-        Raises:
-            ValueError: The weights do not sum to one, or `order` is not positive.
-        """
-        return LineDistribution.quadrature(self, order)
-
     def cdf(self, value: Tensor) -> Tensor:
         """Return the distribution function."""
         low, high = self._ends()
         inside = (low < value) & (value < high)
-        t = torch.where(inside, value, self._inside())
-        known = self._known("cdf", t)
-        share = self._share(t, torch.zeros_like(t, dtype=torch.bool)) if known is None else known
-        return torch.where(inside, share, (value >= high).to(share.dtype))
+        known = self._known("cdf", torch.where(inside, value, self._inside()))
+        if known is None:
+            lower = torch.zeros_like(value, dtype=torch.bool)
+            return LineDistribution._tail(self, value, lower)
+        return torch.where(inside, known, (value >= high).to(known.dtype))
 
-    def _tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        if self._law is not None:
-            return LineDistribution._tail(self, value, upper)
+    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
+        if log or self._law is not None:
+            return LineDistribution._tail(self, value, upper, log)
         below = self.cdf(value)
         return torch.where(upper, 1 - below, below)
 
     def _log_part(self, start: Tensor, end: Tensor) -> Tensor:
         return cast(Law, self._law).log_mass(start, end)
 
-    def _tail_indices(self) -> tuple[Tensor, Tensor]:
+    def _closed_form(self, name: str) -> Tensor | None:
+        return self._known(name, call=name == "entropy")
+
+    def _moment(self, name: str, n: int, terms: Tensor) -> Tensor:
+        return or_infinite(terms.sum(0), n, self.tail_indices())
+
+    def tail_indices(self) -> tuple[Tensor, Tensor]:
+        """Return the orders (*batch) from which moments do not exist, by the tail on each side."""
         index = tail_index(self.base)
         both = torch_name(self.base) in ("Cauchy", "StudentT")
         infinite = torch.full_like(self.alpha, math.inf)

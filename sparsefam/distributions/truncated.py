@@ -14,7 +14,7 @@ from ..supports import Interval, IntervalUnion
 from .base import SoftmaxDistribution
 from .beta_gaussian import PowerDistribution
 from .interval_laws import Law
-from .line import Line, LineDistribution, clamp
+from .line import Coordinate, IntegratedDistribution, Line, clamp, or_infinite
 from .location_scale import LocationScale
 from .normal import Laplace, Normal
 from .torch_adapter import (
@@ -38,7 +38,7 @@ _NAMES = (
 _LOST = 1e-8
 
 
-class Truncated(LineDistribution, SoftmaxDistribution):
+class Truncated(IntegratedDistribution, SoftmaxDistribution):
     r"""A univariate density cut to an interval.
 
     $$p(t) = \frac{q(t)}{\int_a^b q}\,[a \le t \le b]$$
@@ -139,13 +139,13 @@ class Truncated(LineDistribution, SoftmaxDistribution):
         return low, high
 
     @property
-    def _line(self) -> Line:
+    def _line(self) -> Coordinate:
         """The coordinate in which the density is integrated."""
         if isinstance(self.base, TorchUnivariate):
             return self.base._line
         return Line(32, 1, 32, sort_cuts(cuts_of(self.base)))
 
-    def _places(self, line: Line) -> tuple[Tensor, Tensor, Tensor]:
+    def _places(self, line: Coordinate) -> tuple[Tensor, Tensor, Tensor]:
         """Return the coordinates of what divides the base (J, *batch), and of the ends."""
         low, high = (line.onto(end) for end in self._ends())
         if isinstance(self.base, TorchUnivariate):
@@ -160,7 +160,7 @@ class Truncated(LineDistribution, SoftmaxDistribution):
         )
         return places, low, high
 
-    def _find_cuts(self, line: Line, fine: bool = True) -> Tensor:
+    def _find_cuts(self, line: Coordinate, fine: bool = True) -> Tensor:
         region = None if fine else self._region
         return self._cuts_at(line, *self._places(line), fine, region)
 
@@ -228,32 +228,37 @@ class Truncated(LineDistribution, SoftmaxDistribution):
         whole = self._law is not None or intervals_of(self.base).shape[-2] == 1
         return whole or bool(intervals_of(self)[..., 1:, :].isnan().all())
 
-    def _moment(self, name: str, values: Tensor, weights: Tensor) -> Tensor:
+    def _moment(self, name: str, n: int, terms: Tensor) -> Tensor:
         """Return a moment by quadrature, or the base's where an infinite tail has none."""
-        value = super()._moment(name, values, weights)
-        known = self.base._known(name) if isinstance(self.base, TorchUnivariate) else None
-        if known is None:
+        value, base = terms.sum(0), self.base
+        if not isinstance(base, TorchUnivariate):
             return value
-        low, high = self._ends()
-        exists = known.isfinite() | (low.isfinite() & high.isfinite())
+        ends = self._ends()
+        if name == "moment":
+            pairs = zip(ends, base.tail_indices(), strict=True)
+            return or_infinite(value, n, [torch.where(x.isinf(), i, math.inf) for x, i in pairs])
+        if (known := base._known(name)) is None:
+            return value
+        exists = known.isfinite() | (ends[0].isfinite() & ends[1].isfinite())
         return torch.where(exists, value, known.detach().to(value))
 
-    @property
-    def mode(self) -> Tensor:
-        """Where the density is highest (*batch); without gradient if it is searched.
-
-        Of a base with one peak it is the location between the ends next to that.
-        """
-        base: Any = self.base
-        peaked = isinstance(base, _PEAKED) or torch_name(getattr(base, "base", base)) in _NAMES
-        if not peaked:
-            return super().mode
-        return clamp(base.mode, *self._ends()).to(self.alpha.dtype)
+    def _closed_form(self, name: str) -> Tensor | None:
+        law, base = self._law, self.base
+        if name == "mode":
+            # Of a base with one peak it is the location between the ends next to that.
+            peaked = isinstance(base, _PEAKED) or torch_name(getattr(base, "base", base)) in _NAMES
+            found = clamp(base.mode, *self._ends()) if peaked else None
+        elif law is None or not law.has_moments:
+            found = None
+        elif name == "entropy":
+            found = law.entropy(*self._ends())
+        else:
+            found = law.moments(*self._ends())[0 if name == "mean" else 1]
+        return None if found is None else found.to(self.alpha.dtype)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density at `value`; -inf with zero gradient off the support."""
-        if self._validate_args:
-            self._validate_sample(value)
+        self._check_value(value)
         inside = (self.low <= value) & (value <= self.high)
         log_p = self.base.log_prob(torch.clamp(value, self.low.detach(), self.high.detach()))
         inside = inside & (log_p > -math.inf)
@@ -262,14 +267,3 @@ class Truncated(LineDistribution, SoftmaxDistribution):
 
     def _log_part(self, start: Tensor, end: Tensor) -> Tensor:
         return cast(Law, self._law).log_share(*self._ends(), start, end)
-
-    def _tail_indices(self) -> tuple[Tensor, Tensor]:
-        """Return those of the base on the sides that are not cut."""
-        ends, infinite = self._ends(), torch.full_like(self.alpha, math.inf)
-        if not isinstance(self.base, TorchUnivariate):
-            return infinite, infinite
-        low, high = (
-            torch.where(end.isinf(), index, math.inf)
-            for end, index in zip(ends, self.base._tail_indices(), strict=True)
-        )
-        return low, high

@@ -1,7 +1,6 @@
 """Base class of univariate symmetric location-scale families, in x = (t - loc)/scale."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from ..bases import Basis
 from ..numerics.validation import broadcast_arguments, require, require_integer
 from ..supports import Interval, IntervalUnion, RealLine, finite, positive_finite
 from .base import StandardizedDistribution
-from .support_quadrature import covariance_on_support, expect_on_support
+from .support_quadrature import covariance_on_support
 
 __all__ = ["SymmetricDistribution"]
 
@@ -100,21 +99,18 @@ class SymmetricDistribution(StandardizedDistribution):
 
     def cdf(self, value: Tensor) -> Tensor:
         """Return the distribution function, relatively accurate in the lower tail."""
-        if self._validate_args:
-            self._validate_sample(value)
+        self._check_value(value)
         x, inside = self._standardize(value)
         outside = torch.where(value < self.loc, 0.0, 1.0).to(x.dtype)
         return torch.where(inside, self.generator.cdf(x), outside)
 
-    def _tail(self, value: Tensor, upper: Tensor) -> Tensor:
+    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
         x, inside = self._standardize(value)
+        if log:
+            log_tail = self.generator.log_cdf(torch.where(x < 0, x, -x))
+            return torch.where(inside, log_tail, -math.inf)
         outside = ((value < self.loc) == upper).to(x.dtype)
         return torch.where(inside, self.generator.cdf(torch.where(upper, -x, x)), outside)
-
-    def _log_small_tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        x, inside = self._standardize(value)
-        log_tail = self.generator.log_cdf(torch.where(x < 0, x, -x))
-        return torch.where(inside, log_tail, -math.inf)
 
     def _is_larger(self, value: Tensor, upper: Tensor) -> Tensor:
         return (value > self.loc) ^ upper
@@ -132,32 +128,26 @@ class SymmetricDistribution(StandardizedDistribution):
             total = total + math.comb(n, k) * offset ** (n - k) * own
         return total
 
+    # A uniform density, the map at alpha = inf, has one level, whose set is the support.
+
     def _highest_density(self, mass: Tensor) -> IntervalUnion:
-        half = -self.generator.icdf((1 - mass) / 2)
-        return self._around(half)
-
-    def _highest_density_mass(self, value: Tensor) -> Tensor:
-        mass = 1 - 2 * self.generator.cdf(-((value - self.loc) / self.scale).abs())
-        return torch.where(self.log_prob(value) == -math.inf, 1.0, mass)
-
-    def _around(self, half: Tensor) -> IntervalUnion:
-        """Return the interval of a half-width of x around the centre."""
+        q = self.generator
+        half = torch.where(self.alpha.isinf(), q.edge, -q.icdf((1 - mass) / 2))
         ends = self.loc - half * self.scale, self.loc + half * self.scale
         return IntervalUnion(torch.stack(ends, -1).unsqueeze(-2))
 
-    def _central_moment(self, n: int) -> Tensor:
-        return torch.zeros_like(self.loc) if n % 2 else self.scale**n * self.generator.moment(n)
+    def _highest_density_mass(self, value: Tensor) -> Tensor:
+        mass = 1 - 2 * self.generator.cdf(-((value - self.loc) / self.scale).abs())
+        return torch.where((self.log_prob(value) == -math.inf) | self.alpha.isinf(), 1.0, mass)
 
-    @property
-    def skewness(self) -> Tensor:
-        """Zero (*batch)."""
-        return torch.zeros_like(self.loc)
-
-    @property
-    def kurtosis(self) -> Tensor:
-        """Excess kurtosis (*batch)."""
+    def _central_moment(self, n: int, standardized: bool = False) -> Tensor:
+        if n % 2:
+            return torch.zeros_like(self.loc)
+        moment = self.generator.moment(n)
+        if not standardized:
+            return self.scale**n * moment
         second = self.generator.moment(2) * torch.ones_like(self.loc)
-        return self.generator.moment(4) / second.square() - 3
+        return moment / second ** (n / 2)
 
     def icdf(self, value: Tensor) -> Tensor:
         """Return quantiles of probabilities in [0, 1].
@@ -165,8 +155,7 @@ class SymmetricDistribution(StandardizedDistribution):
         Raises:
             ValueError: A probability outside [0, 1].
         """
-        if self._validate_args:
-            self._validate_probability(value)
+        self._check_probability(value)
         value = value * torch.ones_like(self.loc)
         inside = (value > 0) & (value < 1)
         x = self.generator.icdf(torch.where(inside, value, 0.5))
@@ -192,19 +181,11 @@ class SymmetricDistribution(StandardizedDistribution):
         x, weights = self.generator.rule(order)
         return self.loc + self.scale * x, weights
 
-    def _quadrature_expect(self, psi: Basis | Callable[[Tensor], Tensor], order: int) -> Tensor:
-        if isinstance(psi, Basis) and psi.effective_support is not None:
-            pieces = 1 if psi.breaks is None else len(psi.breaks) + 1
-            count = self._node_count(order) * pieces * len(psi)
-            return self._in_float64(lambda p: expect_on_support(p, psi, order), count)
-        return super()._quadrature_expect(psi, order)
-
     def _cuts(self) -> Tensor:
         """Return locations (*batch, J) between which the density is smooth."""
-        # Besides the ends and the centre, where it may have a kink, two on each side.
-        share = self.loc.new_tensor([-1.0, -0.5519, -0.2371, 0.0, 0.2371, 0.5519, 1.0])
-        half = self.generator.reach() * self.scale
-        return self.loc.unsqueeze(-1) + half.unsqueeze(-1) * share
+        q = self.generator
+        half = (q.reach() * self.scale).unsqueeze(-1)
+        return self.loc.unsqueeze(-1) + half * self.loc.new_tensor(q.cuts)
 
     def _breakpoints(self) -> Tensor:
         cuts, edge = self._cuts(), self.generator.edge
@@ -226,8 +207,3 @@ class SymmetricDistribution(StandardizedDistribution):
         if phi.effective_support is not None and psi.effective_support is not None:
             count = self._node_count(48) * 3 * (len(phi) + len(psi)) ** 2
         return self._in_float64(lambda p: covariance_on_support(p, phi, psi), count)
-
-    def _in_float64(self, rule: Callable[[Self], Tensor], count: int) -> Tensor:
-        """Apply a rule to blocks of the batch in float64, see `_in_blocks`."""
-        exact = self._with_parameters(self.batch_shape, lambda x, event: x.double())
-        return exact._in_blocks(rule, count).to(self.loc.dtype)

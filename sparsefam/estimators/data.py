@@ -26,6 +26,7 @@ __all__ = [
     "Columns",
     "DensityEstimator",
     "Floats",
+    "Places",
     "all_gather",
     "as_events",
     "SupportMask",
@@ -73,6 +74,19 @@ class Places(NamedTuple):
     scale: Floats
     tree: cKDTree
 
+    @classmethod
+    def in_support(cls, density: Any) -> "Places":
+        """Return places in the support of a kernel density, between which there are few others."""
+        nodes = torch.cat([p.mesh.nodes for p in getattr(density, "components", [density])])
+        nodes = nodes[density.log_prob(nodes) > -torch.inf]
+        scale = density.variance.sqrt().numpy()
+        return cls(scale, cKDTree(nodes.numpy() / scale))
+
+    def box(self) -> tuple[Floats, Floats]:
+        """Return corners (D,), (D,) of a box around the places, with a margin."""
+        margin = _MARGIN * (self.tree.maxes - self.tree.mins)
+        return (self.tree.mins - margin) * self.scale, (self.tree.maxes + margin) * self.scale
+
     def distance(self, x: Tensor) -> Floats:
         """Return the distances (n,) of observations (n, D) from the nearest place."""
         return self.tree.query(x.numpy() / self.scale)[0]
@@ -100,9 +114,7 @@ class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: igno
 
     def _plane_box(self) -> tuple[Floats, Floats]:
         """Return corners (2,), (2,) of a box around the support, with a margin."""
-        scale, tree = self._places()
-        margin = _MARGIN * (tree.maxes - tree.mins)
-        return (tree.mins - margin) * scale, (tree.maxes + margin) * scale
+        raise NotImplementedError
 
     def _normalized(self) -> Any:
         """Return `density_`; raise AttributeError where the fit has none."""
@@ -148,16 +160,11 @@ class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: igno
         """Return distances (n,) of observations (n, D) from the support."""
         if x.shape[1] == 1:
             return distance_to_intervals(x, torch.from_numpy(self.support_)).numpy()
-        return self._places().distance(x)
+        return self._distance_of_vectors(x)
 
-    def _places(self) -> "Places":
-        """Return places in the support, between which there are few others."""
-        nodes = torch.cat(
-            [p.mesh.nodes for p in getattr(self.density_, "components", [self.density_])]
-        )
-        nodes = nodes[self.density_.log_prob(nodes) > -torch.inf]
-        scale = self.density_.variance.sqrt().numpy()
-        return Places(scale, cKDTree(nodes.numpy() / scale))
+    def _distance_of_vectors(self, x: Tensor) -> Floats:
+        """Return distances (n,) of observations (n, D > 1) from the support."""
+        raise NotImplementedError
 
     def _set_offset(self, x: Tensor) -> None:
         """Set the mean log density of observations (n, D) on the support."""

@@ -29,6 +29,7 @@ from .data import (
     Columns,
     DensityEstimator,
     Floats,
+    Places,
     all_gather,
     as_events,
     bandwidth_of,
@@ -411,6 +412,15 @@ class SparseDensity(DensityEstimator):
         if not density.event_shape:
             masses = density.cdf(torch.from_numpy(self.support_)).diff().squeeze(-1)
             self.support_mass_: Floats = masses.numpy()
+
+    def _places(self) -> Places:
+        return Places.in_support(self.density_)
+
+    def _plane_box(self) -> tuple[Floats, Floats]:
+        return self._places().box()
+
+    def _distance_of_vectors(self, x: Tensor) -> Floats:
+        return self._places().distance(x)
 
     @one_thread()
     def score(self, X: ArrayLike, y: object = None) -> float:

@@ -32,22 +32,29 @@ _NEWEST = 0.1
 
 
 class _ParticleELBO(ELBO):
-    """An objective that is estimated from the log densities of independent particles."""
+    """An objective that is estimated from the log densities of independent particles.
+
+    A subclass may keep a state from one step to the next.
+    """
+
+    _state: Any = None
 
     def __init__(self, num_particles: int, **kwargs: Any) -> None:
         require_integer("num_particles", num_particles, 1)
         super().__init__(num_particles=num_particles, **kwargs)
 
     def loss(self, model: _Program, guide: _Program, *args: Any, **kwargs: Any) -> float:
-        """Return an estimate of the loss, the negative bound."""
+        """Return an estimate of the loss, the negative bound; the state does not change."""
         with torch.no_grad():
-            return float(self.differentiable_loss(model, guide, *args, **kwargs))
+            loss, _, _ = self._estimate(self._get_traces(model, guide, args, kwargs))
+            return float(warn_if_nan(loss, "loss"))
 
     def differentiable_loss(
         self, model: _Program, guide: _Program, *args: Any, **kwargs: Any
     ) -> Tensor:
         """Return an estimate whose gradient estimates the loss's."""
-        loss, surrogate = self._estimate(self._get_traces(model, guide, args, kwargs))
+        traces = self._get_traces(model, guide, args, kwargs)
+        loss, surrogate, self._state = self._estimate(traces)
         return warn_if_nan(loss, "loss") + (surrogate - surrogate.detach())
 
     def loss_and_grads(self, model: _Program, guide: _Program, *args: Any, **kwargs: Any) -> float:
@@ -57,8 +64,11 @@ class _ParticleELBO(ELBO):
             loss.backward(retain_graph=self.retain_graph)
         return loss.item()
 
-    def _estimate(self, traces: Iterable[tuple[Trace, Trace]]) -> tuple[Tensor, Tensor]:
-        """Estimate the loss from traces of model and guide, and a surrogate with its gradients."""
+    def _estimate(self, traces: Iterable[tuple[Trace, Trace]]) -> tuple[Tensor, Tensor, Any]:
+        """Estimate the loss from traces of model and guide, and a surrogate with its gradients.
+
+        The third result is the next state.
+        """
         raise NotImplementedError
 
     def _particles(
@@ -139,17 +149,9 @@ class TsallisELBO(_ParticleELBO):
             raise ValueError(f"alpha must be between 0 and 1, got {alpha!r}")
         super().__init__(num_particles, **kwargs)
         self.alpha: float = alpha
-        self._log_moment: float | None = None  # (1 - alpha) c, with the running scale c
 
-    def loss(self, model: _Program, guide: _Program, *args: Any, **kwargs: Any) -> float:
-        """Return an estimate of the negative bound; the running scale does not change."""
-        log_moment = self._log_moment
-        loss = super().loss(model, guide, *args, **kwargs)
-        self._log_moment = log_moment
-        return loss
-
-    def _estimate(self, traces: Iterable[tuple[Trace, Trace]]) -> tuple[Tensor, Tensor]:
-        """Estimate the negative bound, and a surrogate loss with its gradients."""
+    def _estimate(self, traces: Iterable[tuple[Trace, Trace]]) -> tuple[Tensor, Tensor, float]:
+        """Estimate the negative bound; the state is (1 - alpha) c, with the running scale c."""
         parts = [
             (self._particles(m), self._particles(g), self._particles(g, _score_part))
             for m, g in traces
@@ -166,12 +168,12 @@ class TsallisELBO(_ParticleELBO):
         # total weight of log q is zero where the ratio is 1, and the variance small.
         score = torch.where(log_q == -math.inf, 0.0, log_r) * (ratio - self.alpha)
         score = score / (1 - self.alpha)
-        return -bound, -(ratio * log_w + score).mean()
+        return -bound, -(ratio * log_w + score).mean(), log_moment
 
     def _rescaled(self, power: Tensor) -> float:
-        """Update and return the running log of the mean of e^power."""
+        """Return the next running log of the mean of e^power."""
         newest = torch.logsumexp(power, 0).item() - math.log(len(power))
-        old = self._log_moment
+        old = self._state
         if old is None:
             old = newest
         if old == -math.inf:
@@ -187,8 +189,7 @@ class TsallisELBO(_ParticleELBO):
                 stacklevel=4,
             )
         terms = old + math.log(1 - _NEWEST), newest + math.log(_NEWEST)
-        self._log_moment = float(np.logaddexp(*terms))
-        return self._log_moment
+        return float(np.logaddexp(*terms))
 
 
 class FenchelYoungELBO(_ParticleELBO):
@@ -240,7 +241,7 @@ class FenchelYoungELBO(_ParticleELBO):
         super().__init__(num_particles, **kwargs)
         self.alpha = checked_alpha(alpha)
 
-    def _estimate(self, traces: Iterable[tuple[Trace, Trace]]) -> tuple[Tensor, Tensor]:
+    def _estimate(self, traces: Iterable[tuple[Trace, Trace]]) -> tuple[Tensor, Tensor, None]:
         """Estimate the free energy, and a surrogate with its gradients."""
         parts = [
             (self._particles(m, _site_loss), self._particles(g), self._particles(g, _score_part))
@@ -256,7 +257,7 @@ class FenchelYoungELBO(_ParticleELBO):
             regulariser = torch.expm1(eps * log_q) / eps
         energy = losses + regulariser / self.alpha
         surrogate = (energy + log_r * energy.detach()).mean()
-        return energy.detach().mean(), surrogate
+        return energy.detach().mean(), surrogate, None
 
 
 def _site_loss(site: dict[str, Any]) -> Tensor:
