@@ -352,7 +352,10 @@ class KernelScore(_MeshScore, _ScoreProjection):
         self._make_parameters(dimensions, dimensions.num_heads * len(points))
         self.register_buffer("inducing_points", points.to(self.weight))
         if self.kernel is None:
-            self.kernel = _default_kernel(len(points), dimensions.box)
+            steps = max(round(len(points) ** (1 / len(dimensions.box))) - 1, 1)
+            lengths = [_LENGTH * (high - low) / steps for low, high in dimensions.box]
+            kernel = RBF(len(lengths), lengthscale=torch.tensor(lengths).squeeze())
+            self.kernel = kernel.requires_grad_(False)
         if isinstance(self.kernel, nn.Module):
             self.kernel.to(**dimensions.factory)
 
@@ -638,13 +641,6 @@ def _inducing_points(points: Tensor | int, box: Box) -> Tensor:
     return torch.cartesian_prod(
         *(torch.linspace(*side, count, dtype=torch.float64) for side in sides)
     )
-
-
-def _default_kernel(count: int, box: Box) -> Kernel:
-    """Return a constant Gaussian kernel as wide as two steps between `count` inducing points."""
-    steps = max(round(count ** (1 / len(box))) - 1, 1)
-    lengths = torch.tensor([_LENGTH * (high - low) / steps for low, high in box])
-    return RBF(len(box), lengthscale=lengths.squeeze()).requires_grad_(False)
 
 
 def _ends(box: Box, like: Tensor) -> tuple[Tensor, Tensor]:

@@ -185,7 +185,12 @@ def radial_rule(count: int, dim: int, exponent: Tensor) -> tuple[Tensor, Tensor]
     k = torch.arange(1, count + 1, dtype=m.dtype, device=m.device).reshape(-1, *(1,) * m.dim())
     first, middles, spreads = _recurrence(k, dim / 2, m)
     steps = torch.cat([first.expand(1, *m.shape), middles[:-1]]), spreads.sqrt()
-    y = _start(count, dim, m.detach())
+    # A table of Chebyshev coefficients has approximate roots.
+    middle, at = 2 * count + dim / 2, m.detach()
+    degrees = torch.arange(_TABLE, dtype=m.dtype, device=m.device)
+    angles = torch.arccos(((at - middle) / (at + middle)).clamp(-1, 1)).unsqueeze(-1)
+    scaled = torch.cos(degrees * angles) @ table("roots", (dim, count), at)
+    y = (scaled.square() / (at + middle).unsqueeze(-1)).movedim(-1, 0)
     # Two Newton steps carry the first and second derivatives of the root (numerics.roots).
     for _ in range(2):
         value, slope, _ = _orthonormal(y, *steps)
@@ -220,16 +225,6 @@ def _orthonormal(y: Tensor, centre: Tensor, spread: Tensor) -> tuple[Tensor, Ten
     return value, slope, squares
 
 
-def _start(count: int, dim: int, m: Tensor) -> Tensor:
-    """Return approximate roots (count, *batch) from a table."""
-    fits = table("roots", (dim, count), m)
-    middle = 2 * count + dim / 2
-    x = (m - middle) / (m + middle)
-    degrees = torch.arange(_TABLE, dtype=m.dtype, device=m.device)
-    waves = torch.cos(degrees * torch.arccos(x.clamp(-1, 1)).unsqueeze(-1))
-    return ((waves @ fits).square() / (m + middle).unsqueeze(-1)).movedim(-1, 0)
-
-
 def _roots(dim: int, count: int) -> Numbers:
     r"""Chebyshev coefficients (_TABLE, count) of $\sqrt{(m + c) y_i(m)}$ in $(m - c)/(m + c)$.
 
@@ -258,7 +253,11 @@ def _directions(dim: int, order: int) -> Numbers:
         circle = _circle(order)
         return np.column_stack([circle, np.full(len(circle), 1 / len(circle))])
     if dim == _PRODUCT_DIM:
-        return _sphere(order)
+        circle = _circle(order)
+        z, weights = scipy.special.roots_legendre(order // 2 + 1)
+        z, shares = np.repeat(z, len(circle)), np.repeat(weights / 2 / len(circle), len(circle))
+        across = np.sqrt(1 - z**2)[:, None] * np.tile(circle, (order // 2 + 1, 1))
+        return np.column_stack([across, z, shares])
     frames = np.concatenate([_tight_frame(dim, order, seed) for seed in range(REPLICATES)])
     return np.column_stack([frames, np.full(len(frames), 1 / len(frames))])
 
@@ -267,14 +266,6 @@ def _circle(order: int) -> Numbers:
     half = np.arange(order // 2 + 1) * np.pi / (order // 2 + 1)
     upper = np.stack([np.cos(half), np.sin(half)], -1)
     return np.concatenate([upper, -upper])
-
-
-def _sphere(order: int) -> Numbers:
-    circle = _circle(order)
-    z, weights = scipy.special.roots_legendre(order // 2 + 1)
-    z, shares = np.repeat(z, len(circle)), np.repeat(weights / 2 / len(circle), len(circle))
-    across = np.sqrt(1 - z**2)[:, None] * np.tile(circle, (order // 2 + 1, 1))
-    return np.column_stack([across, z, shares])
 
 
 def _tight_frame(dim: int, order: int, seed: int) -> Numbers:

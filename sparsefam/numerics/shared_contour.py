@@ -199,18 +199,14 @@ def _slopes_of_pairs(inputs: Four, axes: Tensor, exponent: float) -> tuple[Tenso
     values, by_loc, by_matrix = gaussians_and_slopes(inputs, exponent)
     dim, width = inputs[0].shape[-1], inputs[3][0].double()
     turned = axes.mT.unsqueeze(1) @ by_matrix @ axes.unsqueeze(1)
-    slopes = torch.cat([by_loc @ axes, 2 * width * _diagonals(turned)], -1)
+    # One diagonal after the other, from the main one down.
+    diagonals = torch.cat([turned.diagonal(-gap, -2, -1) for gap in range(dim)], -1)
+    slopes = torch.cat([by_loc @ axes, 2 * width * diagonals], -1)
     return values, (slopes * width ** (dim + 1)).mT.to(values.dtype)
 
 
-def _diagonals(matrices: Tensor) -> Tensor:
-    """Return the entries of symmetric matrices (..., D, D), one diagonal after the other."""
-    dim = matrices.shape[-1]
-    return torch.cat([matrices.diagonal(-gap, -2, -1) for gap in range(dim)], -1)
-
-
 def _symmetric(entries: Tensor, dim: int) -> Tensor:
-    """Return symmetric matrices (..., D, D) from what `_diagonals` returns."""
+    """Return symmetric matrices (..., D, D) from their diagonals, one after the other."""
     each, k = entries.unbind(-1), range(dim)
     gaps = [[abs(i - j) for j in k] for i in k]
     places = [

@@ -191,18 +191,13 @@ def _stirling_series(x: Tensor) -> Tensor:
     return x * _inverse_squares(_STIRLING, x)
 
 
-def _stirling_remainder(x: Tensor) -> Tensor:
-    r"""Return $\log\Gamma(x) - (x - \tfrac12)\log x + x - \tfrac12\log 2\pi$ for $x > 0$."""
+def stirling_excess(x: Tensor) -> Tensor:
+    r"""Return $\log\Gamma(x) - x \log x + x$ for $x > 0$, without large terms."""
     steps = _unit_steps(x)
     inverse = steps.reciprocal()
     # (y + 1/2) log(1 + 1/y) - 1, without the 1.
     terms = (steps + 0.5) * _log_remainder(1 + inverse, inverse) + 0.5 * inverse
-    return _stirling_series(x + _SHIFT) + terms.sum(-1)
-
-
-def stirling_excess(x: Tensor) -> Tensor:
-    r"""Return $\log\Gamma(x) - x \log x + x$ for $x > 0$, without large terms."""
-    return _stirling_remainder(x) + 0.5 * torch.log(2 * math.pi / x)
+    return _stirling_series(x + _SHIFT) + terms.sum(-1) + 0.5 * torch.log(2 * math.pi / x)
 
 
 def digamma_excess(x: Tensor) -> Tensor:
