@@ -3,7 +3,6 @@
 import copy
 import io
 import math
-import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -221,17 +220,6 @@ def test_basis_and_size_of_the_output_may_be_left_out(ndim: int) -> None:
     assert 0 < context.square().mean().sqrt() < 0.1
     whole = ContinuousAttention(16, 4, ndim=ndim, domain=domain, layer_scale=None)
     assert "layer_scale" not in whole.state_dict()
-
-
-def test_layers_pickled_before_there_were_scales_stay_as_they_were() -> None:
-    layer, inputs = make_layer(penalty=0.1, layer_scale=None), data()
-    expected = layer(*inputs)[0]
-    for name in ("_first_scale", "_has_attended"):
-        del layer.__dict__[name]
-    del layer._parameters["layer_scale"]
-    for name in ("smoothing", "domain"):
-        del layer.regression.__dict__[name]
-    assert torch.equal(pickle.loads(pickle.dumps(layer))(*inputs)[0], expected)
 
 
 # Value functions in place of sequences
