@@ -239,7 +239,10 @@ class QuadraticScore(_ScoreProjection):
         if ndim == 1:
             score = Quadratic(loc.squeeze(-1), sigma=sigma.squeeze(-1))
         else:
-            score = MultivariateQuadratic(loc, sigma.unsqueeze(-1) * _unit_tril(triangle, ndim))
+            rows, columns = torch.tril_indices(ndim, ndim, -1, device=sigma.device)
+            unit = torch.diag_embed(torch.ones_like(sigma))
+            unit[..., rows, columns] = triangle
+            score = MultivariateQuadratic(loc, sigma.unsqueeze(-1) * unit)
         if self.components is None:
             return rpm(score, alpha)
         alpha = alpha.unsqueeze(-1) if isinstance(alpha, Tensor) else alpha
@@ -587,14 +590,6 @@ def _by_head(channels: Tensor, counts: tuple[int, ...]) -> Tensor:
     """Reshape channels (B, Lq, heads * rest) to (B, heads, Lq, *rest)."""
     # Contiguous: compiled graphs otherwise get the strides of gradients wrong.
     return channels.unflatten(-1, counts).transpose(1, 2).contiguous()
-
-
-def _unit_tril(triangle: Tensor, ndim: int) -> Tensor:
-    """Return matrices (..., D, D) with a unit diagonal from the entries below it, row by row."""
-    rows, columns = torch.tril_indices(ndim, ndim, -1, device=triangle.device)
-    unit = torch.diag_embed(triangle.new_ones(*triangle.shape[:-1], ndim))
-    unit[..., rows, columns] = triangle
-    return unit
 
 
 def _initial_centers(count: int, ndim: int) -> Tensor:

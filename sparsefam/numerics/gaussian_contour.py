@@ -239,7 +239,10 @@ def _pull_back(grad: Tensor, inputs: tuple[Tensor, ...], partials: Any, frame: A
     back = rotate(g.unsqueeze(-1) * by_b * shrink, rotation.mT) @ inverse
     pairs = shrink.unsqueeze(-1) * shrink.unsqueeze(-2)
     weight = g.unsqueeze(-1).unsqueeze(-1) * pairs
-    ball = _rotate_matrices(weight * by_ball, rotation)
+    ball = weight * by_ball
+    if rotation.shape[1] == 1:  # it serves all Gaussians
+        ball = ball.sum(1, keepdim=True)
+    ball = (rotation @ ball @ rotation.mT).sum(1)
     by_scale_tril = 2 * inverse.mT @ ball @ (inverse @ scale_tril)
     if spread.dim() > 1:
         turned = rotation @ (weight * by_spread) @ rotation.mT
@@ -248,13 +251,6 @@ def _pull_back(grad: Tensor, inputs: tuple[Tensor, ...], partials: Any, frame: A
         by_width = (g * by_spread).sum(0) * 2 / spread
     found = (-back.sum(1), by_scale_tril.tril(), back.sum(0), by_width, (g * by_exponent).sum(1))
     return [x.to(dtype) for x in found]
-
-
-def _rotate_matrices(matrices: Tensor, rotation: Tensor) -> Tensor:
-    """Rotate matrices (R, N, D, D) out of the frames, and sum over Gaussians, (R, D, D)."""
-    if rotation.shape[1] == 1:
-        return rotation.squeeze(1) @ matrices.sum(1) @ rotation.squeeze(1).mT
-    return (rotation @ matrices @ rotation.mT).sum(1)
 
 
 # Coordinates in which the ellipsoid is the unit ball and the Gaussians have independent components

@@ -73,8 +73,6 @@ _MOST_REACHED = 0.7
 # Waves in a block of rows, which fit the cache.
 _BLOCK = 2**17
 
-_Numbers = NDArray[np.float64]
-
 
 class Contours(NamedTuple):
     """The contours of an exponent (P), padded by nodes whose factors are zero."""
