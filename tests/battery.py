@@ -297,6 +297,16 @@ def _padded(column: Array, size: int) -> Array:
     return np.concatenate([column, np.zeros((size - len(column), *column.shape[1:]))])
 
 
+def double(*numbers: float) -> Tensor:
+    """A vector in float64."""
+    return torch.tensor(numbers, dtype=DOUBLE)
+
+
+def apart(found: Tensor, due: Tensor) -> float:
+    """The distance of tensors relative to the second, in norm."""
+    return float((found.double() - due).detach().norm() / due.detach().norm())
+
+
 def exp_beta(u: Tensor, beta: Tensor | float) -> Tensor:
     """The deformed exponential [1 + (1 - beta) u]_+^(1 / (1 - beta)), and e^u at 1."""
     slope = 1 - torch.as_tensor(beta, dtype=u.dtype)
