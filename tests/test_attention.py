@@ -352,18 +352,6 @@ def test_layers_on_the_meta_device(score: str) -> None:
     assert torch.equal(layer(*inputs)[0], twin(*inputs)[0])
 
 
-@pytest.mark.parametrize("score", ["kernel", "content"])
-def test_layers_with_a_mesh_run_on_the_meta_device(score: str) -> None:
-    """Where reading a value raises."""
-    basis = GaussianRBF.grid(10, 0.15)
-    options = {"batch_first": True, "validate_args": False}
-    layer = ContinuousAttention(4, 2, basis, 1.5, score, **options).to("meta")
-    x = torch.zeros(2, 5, 4, device="meta", requires_grad=True)
-    context, density = layer(x, x, x)
-    (slope,) = torch.autograd.grad(context.sum(), x)
-    assert slope.is_meta and density.batch_shape == (2, 2, 5)
-
-
 def test_key_and_value_may_have_their_own_channels() -> None:
     layer = make_layer("moments", kdim=3, vdim=5)
     query, _, _, t = data()

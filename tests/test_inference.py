@@ -44,6 +44,7 @@ LAWS = {
     "mixture": lambda a, b: sf.Mixture(
         torch.zeros(2).double(), sf.TruncatedParabola(torch.stack([a, a + 3], -1), b.unsqueeze(-1))
     ),
+    "truncated": lambda a, b: sf.Truncated(sf.Normal(a, b), a - b, a + 2 * b),
     "kernel": lambda a, b: sf.KernelDeformedExp(
         torch.tensor([4.0, -4.0, 3.0]).double() * b[0], torch.tensor([0.2, 0.5, 0.8]).double(), rbf
     ),
