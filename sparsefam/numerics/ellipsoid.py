@@ -60,7 +60,10 @@ def elliptical_moments(
         exponents: The k of each monomial, ordered by total degree, (N, D).
         lowered: The row of $k - e_j$, or 0 if $k_j = 0$, (N, D).
     """
-    ends = _degree_ends(*exponents.shape)
+    # The first monomial of each total degree, and the number of them all.
+    ends, (count, ndim) = [0], exponents.shape
+    while ends[-1] < count:
+        ends.append(math.comb(len(ends) - 1 + ndim, ndim))
     ones = torch.ones_like(loc[..., :1]).unsqueeze(-1)
     older = current = ones.expand(*loc.shape[:-1], factors.shape[-1] + 1, 1)
     found = [current[..., 0, :]]
@@ -84,14 +87,6 @@ def _times(left: Tensor, right: Tensor) -> Tensor:
     """Multiply with the convention that zero times infinity is zero."""
     none = ((left == 0) & right.isinf()) | ((right == 0) & left.isinf())
     return torch.where(none, 0.0, left) * torch.where(none, 0.0, right)
-
-
-def _degree_ends(count: int, ndim: int) -> list[int]:
-    """Return the index of the first monomial of each total degree, and their number."""
-    ends = [0]
-    while ends[-1] < count:
-        ends.append(math.comb(len(ends) - 1 + ndim, ndim))
-    return ends
 
 
 # Beyond this dimension a product of angular rules has too many nodes.

@@ -89,8 +89,12 @@ def _outputs(inputs: Four, exponent: Tensor | float | None, sloped: bool) -> tup
     spread = spread.expand(centers.shape[0]) if spread.dim() < 2 else spread
     rows = (loc.reshape(-1, dim), scale_tril.reshape(-1, dim, dim), centers, spread, m.reshape(-1))
     found: tuple[Tensor, ...]
-    if forward_ad._current_level >= 0:
-        found = _plain_integrals(rows, kind, sloped)
+    if forward_ad._current_level >= 0:  # ordinary operations have derivatives in forward mode
+        fixed = _FixedNodes(kind, rows)
+        found = (fixed.integrals(*fixed.coordinates(*rows)).to(dtype),)
+        if sloped:
+            frame = fixed.frame
+            found += (*fixed.partials(*rows), frame.rotation, frame.inverse, frame.shrink)
     elif sloped or torch.is_grad_enabled() or torch.compiler.is_compiling():
         found = _Integral.apply(*rows, kind, sloped)
     else:
@@ -191,16 +195,6 @@ def _integral_operator(inputs: Sequence[Tensor], kind: str) -> list[Tensor]:
 @_integral_operator.register_fake
 def _(inputs: Sequence[Tensor], kind: str) -> list[Tensor]:
     return [x.contiguous() for x in _integrals(inputs, kind, True)]
-
-
-def _plain_integrals(inputs: tuple[Tensor, ...], kind: str, sloped: bool) -> tuple[Tensor, ...]:
-    """Compute `_integrals` by ordinary operations, which have derivatives in forward mode."""
-    fixed = _FixedNodes(kind, inputs)
-    found = (fixed.integrals(*fixed.coordinates(*inputs)).to(inputs[0].dtype),)
-    if not sloped:
-        return found
-    frame = fixed.frame
-    return (*found, *fixed.partials(*inputs), frame.rotation, frame.inverse, frame.shrink)
 
 
 def _pull_partials(

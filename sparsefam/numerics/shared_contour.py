@@ -159,7 +159,13 @@ class _Expectations(torch.autograd.Function):
         if grad is not None:
             found = [*_pull_back(grad, inputs, slopes, axes)]
         if by_slopes is not None and not torch.compiler.is_compiling():
-            above = _pull_slopes(by_slopes, inputs, axes, ctx.exponent)
+            loc, scale_tril, *fixed = inputs
+
+            def of_pairs(loc: Tensor, scale_tril: Tensor) -> Tensor:
+                return _slopes_of_pairs((loc, scale_tril, *fixed), axes, ctx.exponent)[1]
+
+            with torch.enable_grad():
+                above = torch.func.vjp(of_pairs, loc, scale_tril)[1](by_slopes)
             found = [b if a is None else a + b for a, b in zip(found, above, strict=True)]
         return (*found, None, None, None)
 
@@ -176,20 +182,6 @@ def _pull_back(
     by_matrix = axes @ _symmetric(totals[:, dim:], dim) @ axes.mT
     by_scale_tril = (by_matrix @ (scale_tril.double() / width)).tril()
     return by_loc.to(loc.dtype), by_scale_tril.to(loc.dtype)
-
-
-def _pull_slopes(
-    grad: Tensor, inputs: Sequence[Tensor], axes: Tensor, exponent: float
-) -> list[Tensor]:
-    """Return the gradients in loc and scale_tril from that in the slopes (R, S, N)."""
-    loc, scale_tril, centers, spread = inputs
-
-    def slopes(loc: Tensor, scale_tril: Tensor) -> Tensor:
-        return _slopes_of_pairs((loc, scale_tril, centers, spread), axes, exponent)[1]
-
-    with torch.enable_grad():
-        pull = torch.func.vjp(slopes, loc, scale_tril)[1]
-        return [*pull(grad)]
 
 
 def _slopes_of_pairs(inputs: Four, axes: Tensor, exponent: float) -> tuple[Tensor, Tensor]:
