@@ -150,47 +150,6 @@ def test_the_law_is_the_same_on_a_base_that_stands_still(name: str) -> None:
     assert places.isfinite().all() and places.std(0).min() > 0
 
 
-class Leaning(sf.TruncatedParabola):
-    """With a parameter that the parent does not have."""
-
-    def __init__(self, loc: Tensor, scale: Tensor, lean: Tensor) -> None:
-        self.lean = lean
-        super().__init__(loc, scale)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        x = (value - self.loc) / self.scale
-        return super().log_prob(value) + torch.log1p(torch.tanh(self.lean) * x)
-
-
-def test_one_standard_density_serves_a_site_until_its_form_changes() -> None:
-    alpha = torch.tensor(1.5, dtype=DOUBLE)
-    laws = [
-        lambda: dist.Uniform(A, A + B),
-        lambda: sf.BetaGaussian(A, B, 1.5),
-        lambda: sf.BetaGaussian(A, B, 2.0),
-        lambda: sf.BetaGaussian(A, B, alpha),
-        lambda: sf.BetaGaussian(A, B, alpha + 1),
-        lambda: sf.BetaGaussian(A.float(), B.float(), 1.5),
-        lambda: sf.BetaGaussian(A[0], B[0], 1.5),
-        lambda: sf.TruncatedParaboloid(A, TRIL),
-    ]
-    laws.append(lambda: Leaning(A, B, alpha))
-    laws.append(lambda: Leaning(A, B, -alpha))
-    now, kept = laws[0], []
-    model = standard(lambda: pyro.sample("y", now()))
-    for now in laws * 2:
-        base = traced(model)["y_base"]
-        fresh = traced(standard(model_of(now)), base["value"])["y_base"]
-        torch.testing.assert_close(base["log_prob"], fresh["log_prob"], rtol=0, atol=0)
-        kept.append(traced(model)["y_base"]["fn"] is base["fn"])
-    assert kept == 2 * [True, True, True, False, False, True, True, True, False, False]
-    now = laws[1]
-    with torch.inference_mode():  # autograd refuses its tensors
-        traced(model)
-    v = torch.rand(2, dtype=DOUBLE, requires_grad=True)
-    assert torch.autograd.grad(traced(model, v)["y_base"]["log_prob_sum"], v)[0].isfinite().all()
-
-
 @pytest.mark.parametrize("place", [0.0, 1e4])
 def test_no_digits_are_lost_far_from_zero(place: float) -> None:
     """In float32, where y itself has few of them."""

@@ -62,9 +62,6 @@ __all__ = [
 
 # The key in a site's `infer` that marks a site in standard coordinates.
 _MARK = "_support_reparam"
-# Attributes of a density that only a number, besides its place and size, determines.
-_STANDARD = {"loc", "scale", "scale_tril", "alpha", "_fixed_exponent"}
-_STANDARD |= {"_batch_shape", "_event_shape", "_validate_args"}
 # Random starts at which a model is run.
 _STARTS = 10
 
@@ -112,15 +109,13 @@ class SupportReparam(Reparam):
         ['x', 'y_base']
     """
 
-    _kept: tuple[Any, Any] | None = None
-
     def apply(self, msg: ReparamMessage) -> ReparamResult:
         """Sample `name_base` and return the message of a deterministic site; Pyro calls this."""
         name, value = msg["name"], msg["value"]
         fn: Any = msg["fn"]
         inner = _innermost(fn)
         try:
-            coordinates = None if msg["is_observed"] else self._coordinates(inner)
+            coordinates = None if msg["is_observed"] else _coordinates(inner)
         except (NotImplementedError, ValueError) as error:
             rule = "have a support with standard coordinates"
             raise _NoCoordinates(f"site {name!r} must {rule}, got {inner}: {error}") from error
@@ -135,58 +130,6 @@ class SupportReparam(Reparam):
         value = forward(base) if value is None else value
         fixed = dist.Delta(value, event_dim=len(fn.event_shape)).mask(False)
         return {"fn": fixed, "value": value, "is_observed": True}
-
-    def _coordinates(self, fn: Any) -> tuple[Any, Any, Any] | None:
-        """Return the distribution of the base site, and the maps from it to the site and back.
-
-        Returns:
-            None for a support that is fixed.
-
-        Raises:
-            ValueError, NotImplementedError: There is no bijection of a fixed set onto the support.
-        """
-        if _is_uniform(fn):
-            if not _support_tensors(fn.support):
-                return None
-            low, width = fn.low, fn.high - fn.low
-            require(width < math.inf, "low and high", "finite", (fn.low, fn.high))
-            return self._base(fn), lambda v: low + width * v, lambda y: (y - low) / width
-        edge = fn.generator.edge if isinstance(fn, SymmetricDistribution) else math.inf
-        if isinstance(edge, Tensor) or edge < math.inf:
-            loc, half = fn.loc, edge * fn.scale
-            require(loc.abs() + half < math.inf, "loc and scale", "finite", (loc, fn.scale))
-            # Both ends are exact, and v is not rounded to the place of y.
-            return (
-                self._base(fn),
-                lambda v: loc + half * (2 * v - 1),
-                lambda y: ((y - loc) / half + 1) / 2,
-            )
-        support = _support_of(fn)
-        if support is None or not (support.is_discrete or _support_tensors(support)):
-            return None
-        if isinstance(support, IntervalUnion):
-            # Also if there is one interval: another trace may have two.
-            zero = torch.zeros_like(support.lower_bound).expand(fn.batch_shape)
-            return dist.Uniform(zero, zero + 1), fn.icdf, fn.cdf
-        if support.is_discrete:
-            raise ValueError("it is discrete")
-        transform = _transform_onto(support)
-        if isinstance(fn, EllipticalDistribution):
-            return self._base(fn), transform, transform.inv
-        return dist.TransformedDistribution(fn, [transform.inv]), transform, transform.inv
-
-    def _base(self, fn: Any) -> Any:
-        """Return the density in standard coordinates, which is kept where its form is fixed."""
-        form, like = None, fn.low if _is_uniform(fn) else fn.loc
-        if not _is_uniform(fn):
-            form = vars(fn).get("_fixed_exponent")
-            if form is None or not vars(fn).keys() <= _STANDARD:
-                return _standardized(fn)  # alpha or another parameter is a tensor and may change
-        inference = torch.is_inference_mode_enabled()  # whose tensors autograd refuses
-        key = type(fn), form, like.shape, like.dtype, like.device, inference
-        if self._kept is None or self._kept[0] != key:
-            self._kept = key, _standardized(fn)
-        return self._kept[1]
 
 
 class AutoSupportReparam(Strategy):
@@ -488,6 +431,46 @@ class _NoCoordinates(ValueError):
 register_exception_handler(
     "sparsefam.inference", lambda error: isinstance(error, _NoCoordinates), warn_on_overwrite=False
 )
+
+
+def _coordinates(fn: Any) -> tuple[Any, Any, Any] | None:
+    """Return the distribution of the base site, and the maps from it to the site and back.
+
+    Returns:
+        None for a support that is fixed.
+
+    Raises:
+        ValueError, NotImplementedError: There is no bijection of a fixed set onto the support.
+    """
+    if _is_uniform(fn):
+        if not _support_tensors(fn.support):
+            return None
+        low, width = fn.low, fn.high - fn.low
+        require(width < math.inf, "low and high", "finite", (fn.low, fn.high))
+        return _standardized(fn), lambda v: low + width * v, lambda y: (y - low) / width
+    edge = fn.generator.edge if isinstance(fn, SymmetricDistribution) else math.inf
+    if isinstance(edge, Tensor) or edge < math.inf:
+        loc, half = fn.loc, edge * fn.scale
+        require(loc.abs() + half < math.inf, "loc and scale", "finite", (loc, fn.scale))
+        # Both ends are exact, and v is not rounded to the place of y.
+        return (
+            _standardized(fn),
+            lambda v: loc + half * (2 * v - 1),
+            lambda y: ((y - loc) / half + 1) / 2,
+        )
+    support = _support_of(fn)
+    if support is None or not (support.is_discrete or _support_tensors(support)):
+        return None
+    if isinstance(support, IntervalUnion):
+        # Also if there is one interval: another trace may have two.
+        zero = torch.zeros_like(support.lower_bound).expand(fn.batch_shape)
+        return dist.Uniform(zero, zero + 1), fn.icdf, fn.cdf
+    if support.is_discrete:
+        raise ValueError("it is discrete")
+    transform = _transform_onto(support)
+    if isinstance(fn, EllipticalDistribution):
+        return _standardized(fn), transform, transform.inv
+    return dist.TransformedDistribution(fn, [transform.inv]), transform, transform.inv
 
 
 class _OnUnitInterval(TorchDistribution):
