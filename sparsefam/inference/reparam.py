@@ -157,7 +157,15 @@ class AutoSupportReparam(Strategy):
     def __call__(self, msg_or_fn: Any) -> Any:
         """Return a model that is reparameterised; Pyro calls this for each site, too."""
         of_site = isinstance(msg_or_fn, dict)
-        return super().__call__(msg_or_fn if of_site else _FollowedModel(self, msg_or_fn))
+        return super().__call__(msg_or_fn if of_site else _FirstRun(msg_or_fn, self._following))
+
+    @contextmanager
+    def _following(self, inputs: Any) -> Iterator[None]:
+        try:
+            with Flow(inputs) as self._flow:
+                yield
+        finally:
+            self._flow = None
 
     def configure(self, msg: dict[str, Any]) -> SupportReparam | None:
         """Return the reparameteriser of a site, or None."""
@@ -170,20 +178,17 @@ class AutoSupportReparam(Strategy):
         return SupportReparam() if may_move or not _has_bijection(fn, support) else None
 
 
-class _FollowedModel:
-    """A model whose first run is followed for `AutoSupportReparam`."""
+class _FirstRun:
+    """A model whose first run is followed in a context, made from its arguments."""
 
-    def __init__(self, strategy: AutoSupportReparam, model: Callable[..., Any]) -> None:
-        self._strategy, self._model, self._has_run = strategy, model, False
+    def __init__(self, model: Callable[..., Any], following: Callable[[Any], Any]) -> None:
+        self._model, self._following, self._has_run = model, following, False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._has_run or torch._C._get_tracing_state():
             return self._model(*args, **kwargs)
-        try:
-            with Flow((args, kwargs)) as self._strategy._flow:
-                result = self._model(*args, **kwargs)
-        finally:
-            self._strategy._flow = None
+        with self._following((args, kwargs)):
+            result = self._model(*args, **kwargs)
         self._has_run = True
         return result
 
@@ -320,42 +325,34 @@ def warn_moving_supports(model: Callable[..., Any]) -> Callable[..., Any]:
     """
     if not callable(model):
         raise TypeError(f"model must be callable, got {model!r}")
-    return _Watch()(model)
+    return _FirstRun(model, _Watch)
 
 
 class _Watch(Messenger):
-    """Detects supports of latent sites that depend on the values of other latent sites."""
+    """Warns of supports of latent sites that depend on the values of other latent sites."""
 
-    def __init__(self) -> None:
+    def __init__(self, _: Any = None) -> None:
         super().__init__()
-        self.moved: set[str] = set()
-        self._latent: set[str] = set()
-        self._values: Followed | None = None
-        self._has_run = False
+        self.moved, self._latent, self._values = set[str](), set[str](), Followed()
 
     def __enter__(self) -> "_Watch":
-        if not (self._has_run or torch._C._get_tracing_state()):
-            self._values = Followed()
-            self._values.__enter__()
+        self._values.__enter__()
         super().__enter__()
         return self
 
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)
-        if self._values is not None:
-            self._values.__exit__(*exception)
-            self._values, self._has_run = None, True
+        self._values.__exit__(*exception)
 
     def _pyro_sample(self, msg: Any) -> None:
         # An outer handler, such as the condition of NUTS, may still make it observed.
-        self._latent.discard(msg["name"])
         if not (msg["is_observed"] or site_is_subsample(msg)):
             self._latent.add(msg["name"])
 
     def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
         # After all reparameterisers.
         name = msg["name"]
-        if name not in self._latent or self._values is None:
+        if name not in self._latent:
             return
         support = _support_of(msg["fn"])
         if support is not None and not support.is_discrete:
