@@ -173,16 +173,8 @@ _backward_operator = torch.library.custom_op(
 
 
 @_forward_operator.register_fake
-def _(
-    loc: Tensor,
-    scale: Tensor,
-    alpha: Any,
-    logits: Any,
-    centers: Any,
-    widths: Any,
-    by_head: Tensor,
-    number: Any,
-) -> Tensor:
+def _(loc: Tensor, *others: Any) -> Tensor:
+    by_head: Tensor = others[-2]
     return by_head.new_empty(*loc.shape[:3], by_head.shape[-1])
 
 
