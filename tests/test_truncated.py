@@ -242,6 +242,3 @@ def test_bad_arguments_are_named() -> None:
     ):
         with pytest.raises(ValueError, match=rule):
             Truncated(law, low, high)
-
-
-# Pyro
