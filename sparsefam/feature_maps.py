@@ -94,7 +94,14 @@ def kernel_matrix(kernel: Kernel, points: Tensor, t: Tensor) -> Tensor:
         ValueError: The kernel returns another shape or dtype, or values that are not finite.
     """
     size = t.shape[-1]
-    found = _called(kernel, points.double().reshape(-1, size), t.double())
+    inputs = points.double().reshape(-1, size), t.double()
+    if isinstance(kernel, PyroModule) and not kernel._pyro_context.active:
+        # Kernels outside a model would share parameters of one name in Pyro's store, and show
+        # them to a model that constructs the density.
+        with pyro.get_param_store().scope(), pyro.poutine.block():
+            found: Tensor = kernel(*inputs)
+    else:
+        found = kernel(*inputs)
     shape = (points.shape[:-1].numel(), t.shape[0])
     if not isinstance(found, Tensor) or (found.shape, found.dtype) != (shape, torch.float64):
         shapes = f"({shape[0]}, {size}), ({shape[1]}, {size})"
@@ -112,16 +119,6 @@ def require_kernel(kernel: object) -> None:
     """Raise a ValueError for anything but a function or an instance that can be called."""
     if not callable(kernel) or isinstance(kernel, type):
         raise ValueError(f"kernel must be a callable on matrices, got {kernel!r}")
-
-
-def _called(kernel: Kernel, points: Tensor, t: Tensor) -> Tensor:
-    if not isinstance(kernel, PyroModule) or kernel._pyro_context.active:
-        return kernel(points, t)
-    # Kernels outside a model would share parameters of one name in Pyro's store, and show them to
-    # a model that constructs the density.
-    with pyro.get_param_store().scope(), pyro.poutine.block():
-        found: Tensor = kernel(points, t)
-    return found
 
 
 class KernelFeatures(FeatureMap):

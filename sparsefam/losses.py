@@ -140,7 +140,8 @@ def conjugate(score: Score, p: SparseDistribution) -> Tensor:
     References:
         Blondel, Martins and Niculae (2020), Learning with Fenchel-Young losses, section 3.
     """
-    if not _is_map_of(p, score):
+    kinds = [made for kind, made in _MAPS if isinstance(score, kind)]
+    if not isinstance(p, kinds[0] if kinds else SparseDistribution):
         raise ValueError(f"p must be the prediction map of {type(score).__name__}, got {p!r}")
     if isinstance(score, Finite):
         return _mean_score(cast(SparseCategorical, p).probs, score) + p.tsallis_entropy()
@@ -230,12 +231,6 @@ _MAPS: list[tuple[type[Score], Any]] = [
     (FeatureExpansion, KernelDistribution),
     (Finite, SparseCategorical),
 ]
-
-
-def _is_map_of(p: object, score: Score) -> bool:
-    """Return whether p is of a kind that `rpm` makes of a score."""
-    kinds = [made for kind, made in _MAPS if isinstance(score, kind)]
-    return isinstance(p, kinds[0] if kinds else SparseDistribution)
 
 
 def _mean_score(probs: Tensor, score: Finite) -> Tensor:

@@ -560,27 +560,18 @@ def _ends_alike(constraint: IntervalUnion) -> bool:
     return all(bool(end.all() == end.any()) for end in ends)
 
 
-def _refuse_union(constraint: AnyOf) -> Transform:
-    raise ValueError(
-        f"support must be one piece to have a bijection, got a union of "
-        f"{len(constraint.supports)}: make the component of the mixture a site of its own and "
-        "enumerate it"
-    )
+_REFUSALS: dict[type[Constraint], str] = {
+    AnyOf: "be one piece to have a bijection, got a union: make the component of the mixture a "
+    "site of its own and enumerate it",
+    WithAtoms: "be without atoms to have a bijection: sample u from Uniform(0, 1) and use "
+    "pyro.deterministic(name, p.icdf(u)) for the site, as sparsefam.inference.SupportReparam does",
+    Region: "have a known shape to have a bijection, got a region: sample the site from a "
+    "distribution over a box and add log_prob by pyro.factor",
+}
 
 
-def _refuse_atoms(constraint: WithAtoms) -> Transform:
-    raise ValueError(
-        "support must be without atoms to have a bijection: sample u from Uniform(0, 1) and use "
-        "pyro.deterministic(name, p.icdf(u)) for the site, as sparsefam.inference.SupportReparam "
-        "does"
-    )
-
-
-def _refuse_region(constraint: Region) -> Transform:
-    raise ValueError(
-        "support must have a known shape to have a bijection, got a region: sample the site "
-        "from a distribution over a box and add log_prob by pyro.factor"
-    )
+def _refuse(constraint: Constraint) -> Transform:
+    raise ValueError(f"support must {_REFUSALS[type(constraint)]}")
 
 
 _MAPS: dict[type[Constraint], Callable[..., Transform]] = {
@@ -592,13 +583,13 @@ _MAPS: dict[type[Constraint], Callable[..., Transform]] = {
     Interval: lambda x: biject_to(constraints.interval(x.lower_bound, x.upper_bound)),
     RealLine: lambda _: identity_transform,
     Ellipsoid: EllipsoidTransform,
-    AnyOf: _refuse_union,
-    Region: _refuse_region,
+    AnyOf: _refuse,
+    Region: _refuse,
 }
 for _kind, _map in _MAPS.items():
     biject_to.register(_kind, _map)
     transform_to.register(_kind, _map)
 biject_to.register(IntervalUnion, _bijection_onto_union)
-biject_to.register(WithAtoms, _refuse_atoms)
+biject_to.register(WithAtoms, _refuse)
 transform_to.register(IntervalUnion, _map_onto_union)
 transform_to.register(WithAtoms, _map_onto_union)

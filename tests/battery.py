@@ -297,6 +297,23 @@ def _padded(column: Array, size: int) -> Array:
     return np.concatenate([column, np.zeros((size - len(column), *column.shape[1:]))])
 
 
+def double(*numbers: float) -> Tensor:
+    """A vector in float64."""
+    return torch.tensor(numbers, dtype=DOUBLE)
+
+
+def apart(found: Tensor, due: Tensor) -> float:
+    """The distance of tensors relative to the second, in norm."""
+    return float((found.double() - due).detach().norm() / due.detach().norm())
+
+
+def exp_beta(u: Tensor, beta: Tensor | float) -> Tensor:
+    """The deformed exponential [1 + (1 - beta) u]_+^(1 / (1 - beta)), and e^u at 1."""
+    slope = 1 - torch.as_tensor(beta, dtype=u.dtype)
+    base = (slope * u).clamp_min(-1).log1p()
+    return torch.where(slope == 0, u, base / torch.where(slope == 0, 1.0, slope)).exp()
+
+
 # Bases
 def bases(dim: int | None, dtype: torch.dtype) -> dict[str, Basis]:
     """Bases for events of a shape, exact in float32."""

@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from battery import DOUBLE, SINGLE, Case, Family, scale_of
-from cases_beta import BETAS
-from cases_density import DENSITIES
+from cases_interval import INTERVALS
 from cases_kernel import KERNELS
 from cases_mixture import MIXTURES
 from cases_multivariate import MULTIVARIATE
-from cases_truncated import TRUNCATED
 from references import Array
 from scipy.optimize import brentq
 from torch import Tensor
@@ -119,9 +117,7 @@ FAMILIES = [
     ),
     *KERNELS,
     *MIXTURES,
-    *DENSITIES,
-    *BETAS,
-    *TRUNCATED,
+    *INTERVALS,
     *MULTIVARIATE,
 ]
 

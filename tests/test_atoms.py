@@ -10,7 +10,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from battery import DOUBLE, SINGLE
+from battery import DOUBLE, SINGLE, double
 from scipy import stats
 from torch import Tensor
 from torch import distributions as td
@@ -21,10 +21,6 @@ from sparsefam.bases import GaussianRBF
 from sparsefam.inference import SupportReparam
 
 ZERO, ONE = (torch.tensor(x, dtype=DOUBLE) for x in (0.0, 1.0))
-
-
-def double(*x: float) -> Tensor:
-    return torch.tensor(x, dtype=DOUBLE)
 
 
 LAWS: dict[str, Callable[[torch.dtype], Any]] = {

@@ -3,7 +3,6 @@
 import copy
 import io
 import math
-import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -223,17 +222,6 @@ def test_basis_and_size_of_the_output_may_be_left_out(ndim: int) -> None:
     assert "layer_scale" not in whole.state_dict()
 
 
-def test_layers_pickled_before_there_were_scales_stay_as_they_were() -> None:
-    layer, inputs = make_layer(penalty=0.1, layer_scale=None), data()
-    expected = layer(*inputs)[0]
-    for name in ("_first_scale", "_has_attended"):
-        del layer.__dict__[name]
-    del layer._parameters["layer_scale"]
-    for name in ("smoothing", "domain"):
-        del layer.regression.__dict__[name]
-    assert torch.equal(pickle.loads(pickle.dumps(layer))(*inputs)[0], expected)
-
-
 # Value functions in place of sequences
 @pytest.mark.parametrize("options", [{"penalty": 0.1}, {"smoothing": "gcv"}], ids=str)
 @pytest.mark.parametrize("score", ["quadratic", "kernel"])
@@ -362,18 +350,6 @@ def test_layers_on_the_meta_device(score: str) -> None:
     layer.load_state_dict(twin.state_dict())
     inputs = data(dtype=torch.float32)
     assert torch.equal(layer(*inputs)[0], twin(*inputs)[0])
-
-
-@pytest.mark.parametrize("score", ["kernel", "content"])
-def test_layers_with_a_mesh_run_on_the_meta_device(score: str) -> None:
-    """Where reading a value raises."""
-    basis = GaussianRBF.grid(10, 0.15)
-    options = {"batch_first": True, "validate_args": False}
-    layer = ContinuousAttention(4, 2, basis, 1.5, score, **options).to("meta")
-    x = torch.zeros(2, 5, 4, device="meta", requires_grad=True)
-    context, density = layer(x, x, x)
-    (slope,) = torch.autograd.grad(context.sum(), x)
-    assert slope.is_meta and density.batch_shape == (2, 2, 5)
 
 
 def test_key_and_value_may_have_their_own_channels() -> None:

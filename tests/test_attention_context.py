@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from battery import DOUBLE, apart
 from memory import allocated_megabytes
 from torch import Tensor, nn
 from torch.distributions import Distribution
@@ -16,7 +17,6 @@ from sparsefam.attention.context import contexts
 from sparsefam.bases import Basis, Fourier, GaussianRBF
 from sparsefam.distributions import line_gaussians
 
-F64 = torch.float64
 HEADS, CHANNELS = 2, 3
 
 
@@ -52,9 +52,9 @@ CASES: dict[str, tuple[Callable[..., sf.SparseDistribution], Basis]] = {
 def draws(batch: int, queries: int, functions: int) -> list[Tensor]:
     draw = torch.Generator().manual_seed(0)
     shape = (batch, HEADS, queries, 2)
-    parts = [torch.randn(shape, generator=draw, dtype=F64) for _ in range(3)]
+    parts = [torch.randn(shape, generator=draw, dtype=DOUBLE) for _ in range(3)]
     sizes = (batch, functions, HEADS, CHANNELS)
-    return [*parts, torch.randn(sizes, generator=draw, dtype=F64)]
+    return [*parts, torch.randn(sizes, generator=draw, dtype=DOUBLE)]
 
 
 def at_once(density: sf.SparseDistribution, basis: Basis, coefficients: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ def test_blocks_make_the_same(
     monkeypatch.setattr(context, "_PAIRS", 3 * HEADS * len(basis))
     for function in (contexts, at_once):
         value = function(build(*inputs[:3]), basis, inputs[3])
-        upstream = torch.sin(torch.arange(value.numel(), dtype=F64)).reshape(value.shape)
+        upstream = torch.sin(torch.arange(value.numel(), dtype=DOUBLE)).reshape(value.shape)
         slopes = torch.autograd.grad(value, leaves, upstream, allow_unused=True)
         found.append([value, *slopes])
     for ours, due in zip(*found, strict=True):
@@ -138,10 +138,6 @@ def test_centers_that_are_not_the_modules_own(
 FINE = GaussianRBF.grid(64, 1.5 / 64)
 
 
-def apart(found: Tensor, due: Tensor) -> float:
-    return float((found - due).detach().norm() / due.detach().norm())
-
-
 @pytest.mark.parametrize("basis", [FINE, GaussianRBF.grid(40, [0.03, 0.2])], ids=["one", "two"])
 @pytest.mark.parametrize(
     ("alpha", "wide"),
@@ -156,7 +152,7 @@ def test_waves_against_expectations_in_float64(
     scale = wide * torch.exp(0.4 * torch.randn(2, HEADS, 12, generator=draw))
     coefficients = torch.randn(2, len(basis), HEADS, CHANNELS, generator=draw)
     found = []
-    for dtype, function in ((torch.float32, contexts), (F64, at_once)):
+    for dtype, function in ((torch.float32, contexts), (DOUBLE, at_once)):
         leaves = [x.to(dtype).requires_grad_() for x in (loc, scale, coefficients)]
         widths = cast(Tensor, basis.widths).to(dtype)
         psi = GaussianRBF(basis.centers.to(dtype), widths)
@@ -205,7 +201,7 @@ def test_centred_densities_in_graphs(alpha: float) -> None:
     """Where values cannot be read: with waves that need not be checked, and without."""
     loc, width, _, coefficients = draws(1, 7, len(FINE))
     psi = GaussianRBF(FINE.centers.double(), cast(Tensor, FINE.widths).double())
-    scale = torch.tensor([1e-3, 0.1, 0.4, 0.9, 1.3, 4.0, 50.0], dtype=F64).expand(1, HEADS, 7)
+    scale = torch.tensor([1e-3, 0.1, 0.4, 0.9, 1.3, 4.0, 50.0], dtype=DOUBLE).expand(1, HEADS, 7)
     leaves = [x.requires_grad_() for x in (loc[..., 0].sigmoid(), scale.clone(), coefficients)]
 
     def loss(centred: bool, loc: Tensor, scale: Tensor, coefficients: Tensor) -> Tensor:

@@ -81,7 +81,6 @@ READS_VALUES: dict[str, tuple[str, ...]] = {
     "Truncated-Gamma": ("support", *DIVERGENCES),
     "Mixture-Truncated": ("support", *DIVERGENCES, "icdf", "rsample"),
 }
-LAYERS = [kind for kind in KINDS if kind[0] not in ("kernel", "content")]
 
 
 @pytest.fixture
@@ -143,7 +142,7 @@ def test_losses_read_no_value(kind: str, alpha: Any, unchecked: None) -> None:
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0, "learned"])
-@pytest.mark.parametrize(("score", "combine"), LAYERS)
+@pytest.mark.parametrize(("score", "combine"), KINDS)
 def test_layers_read_no_value(score: str, combine: bool, alpha: Any, unchecked: None) -> None:
     alpha = LearnedAlpha(2) if alpha == "learned" else alpha
     layer = make_layer(score, combine, alpha, dtype=SINGLE, domain=(0.0, 1.0)).to("meta")

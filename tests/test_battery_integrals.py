@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import torch
-from battery import DOUBLE, Case, frame, interior, masses
+from battery import DOUBLE, Case, exp_beta, frame, interior, masses
 from cases import (
     every_case,
     every_multivariate_case,
@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from sparsefam import BetaGaussian, MultivariateBetaGaussian, rpm
-from sparsefam.numerics.deformed import exp_beta
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-11}
 

@@ -54,23 +54,6 @@ def test_masks_leave_zeros(case: Case) -> None:
         torch.testing.assert_close(kl_divergence(p.mask(mask), q.mask(mask)), mask * apart)
 
 
-# Plates
-@every_case
-def test_runs_in_a_plate(case: Case) -> None:
-    def model() -> Tensor:
-        with pyro.plate("rows", 2, dim=-2), pyro.plate("columns", 3, dim=-1):
-            value: Tensor = pyro.sample("x", case())
-            return value
-
-    trace = pyro.poutine.trace(model).get_trace()
-    trace.compute_log_prob()
-    site = trace.nodes["x"]
-    assert site["value"].shape == (2, 3, *case.event_shape)
-    assert site["log_prob"].shape == (2, 3)
-    expected = case().log_prob(site["value"])
-    torch.testing.assert_close(site["log_prob"], expected)
-
-
 # Inference
 @every_connected_scalar
 def test_variational_inference_improves_its_bound(case: Case) -> None:

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from battery import exp_beta
 from refusals import refused
 from torch import Tensor
 from torch.autograd import gradcheck
 
 import sparsefam as sf
 from sparsefam import scores
-from sparsefam.numerics.deformed import exp_beta
 
 PROBS = torch.tensor([[0.5, 0.0, 0.3, 0.2], [0.0, 1.0, 0.0, 0.0]], dtype=torch.float64)
 

@@ -5,17 +5,12 @@ import math
 import mpmath
 import pytest
 import torch
+from battery import DOUBLE, SINGLE, apart
 from torch import Tensor
 from vectors import elliptical
 
 from sparsefam import MultivariateBetaGaussian
 from sparsefam.bases import Fourier, GaussianRBF, Indicator, Polynomial, Product
-
-SINGLE, DOUBLE = torch.float32, torch.float64
-
-
-def error(found: Tensor, expected: Tensor) -> float:
-    return ((found.double() - expected).norm() / expected.norm()).item()
 
 
 @pytest.mark.parametrize(("dim", "alpha"), [(1, 1.5), (1, math.inf), (2, 1.0), (2, 1.02)])
@@ -84,7 +79,7 @@ def test_far_from_the_origin(alpha: float) -> None:
             )
             for q in (moved, p)
         )
-        assert error(found, expected.double()) < most
+        assert apart(found, expected) < most
 
 
 def test_pairs_that_no_rule_resolves_are_refused() -> None:

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from battery import apart
 from cases import DOUBLE, Case, every_placed_scalar, every_univariate_case
 from references import Pieces
 from torch import Tensor
@@ -15,10 +16,6 @@ from sparsefam.bases import Basis, Fourier, GaussianRBF, Indicator, Polynomial
 from sparsefam.dispatch import _RULES, find_expect, register_expect
 
 BOUND = {torch.float32: 2e-6, DOUBLE: 1e-11}
-
-
-def error(found: Tensor, expected: Tensor) -> float:
-    return ((found.double() - expected).norm() / expected.norm()).item()
 
 
 # Narrow and wide
@@ -45,7 +42,7 @@ def test_gaussians_at_every_ratio_of_scale_to_width(case: Case, ratio: float) ->
     exact = gaussian_expectations(r, centers.double().tolist())
     for dtype, bound in BOUND.items():
         found = moved(dtype).expect(GaussianRBF(centers.to(dtype), 1.0))
-        assert error(found, exact) < bound
+        assert apart(found, exact) < bound
 
 
 # What is not a closed form

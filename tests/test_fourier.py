@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from battery import DOUBLE, apart
 from torch import Tensor, nn
 
 import sparsefam as sf
@@ -13,7 +14,6 @@ from sparsefam.bases import GaussianRBF
 from sparsefam.distributions import line_gaussians
 from sparsefam.numerics import fourier
 
-F64 = torch.float64
 FAMILIES: dict[str, Callable[..., Any]] = {
     "parabola": sf.TruncatedParabola,
     "1.7": lambda loc, scale: sf.BetaGaussian(loc, scale, 1.7),
@@ -25,17 +25,13 @@ FAMILIES: dict[str, Callable[..., Any]] = {
     "Laplace": sf.Laplace,
 }
 # Relative errors of values and of derivatives.
-LIMITS = {torch.float32: (2e-6, 2e-5), F64: (1e-11, 1e-9)}
+LIMITS = {torch.float32: (2e-6, 2e-5), DOUBLE: (1e-11, 1e-9)}
 BASIS = GaussianRBF.grid(32, 0.05)
 
 
 def as_dtype(basis: GaussianRBF, dtype: torch.dtype) -> GaussianRBF:
     assert basis.widths is not None
     return GaussianRBF(basis.centers.to(dtype), basis.widths.to(dtype))
-
-
-def apart(found: Tensor, due: Tensor) -> float:
-    return float((found.detach() - due.detach()).norm() / due.detach().norm())
 
 
 @pytest.fixture
@@ -66,11 +62,11 @@ def test_expectations_against_pairs_in_float64(
         loc = 1.4 * torch.rand(60, generator=draw) - 0.2
         scale = size * (0.5 + torch.rand(60, generator=draw))
         found = []
-        for kind in (dtype, F64):
+        for kind in (dtype, DOUBLE):
             leaves = [x.to(kind).requires_grad_() for x in (loc, scale)]
             p, psi = FAMILIES[name](*leaves), as_dtype(BASIS, kind)
-            if kind == F64:
-                psi = as_dtype(as_dtype(BASIS, dtype), F64)
+            if kind == DOUBLE:
+                psi = as_dtype(as_dtype(BASIS, dtype), DOUBLE)
             value = p.expect(psi) if not found else line_gaussians._by_pairs(p, psi)
             upstream = torch.sin(torch.arange(value.numel())).reshape(value.shape).to(kind)
             found.append([value, *torch.autograd.grad(value, leaves, upstream)])
@@ -84,9 +80,9 @@ def test_expectations_against_pairs_in_float64(
 def test_first_and_second_derivatives(kind: str, rows: list[Tensor]) -> None:
     """In densities, alpha, centers and widths."""
     draw = torch.Generator().manual_seed(0)
-    loc, scale = torch.rand(2, 4, 6, generator=draw, dtype=F64).unbind()
+    loc, scale = torch.rand(2, 4, 6, generator=draw, dtype=DOUBLE).unbind()
     alphas = {
-        "one": torch.tensor(1.6, dtype=F64),
+        "one": torch.tensor(1.6, dtype=DOUBLE),
         "four": torch.tensor([[1.3], [1.8], [2.5], [1.05]]),
     }
     found = []
@@ -99,7 +95,7 @@ def test_first_and_second_derivatives(kind: str, rows: list[Tensor]) -> None:
             alpha = leaves[-1]
         value = way(sf.BetaGaussian(leaves[0], leaves[1], alpha), GaussianRBF(centers, widths))
         leaves += [centers, widths]
-        upstream = torch.sin(torch.arange(value.numel(), dtype=F64)).reshape(value.shape)
+        upstream = torch.sin(torch.arange(value.numel(), dtype=DOUBLE)).reshape(value.shape)
         slopes = torch.autograd.grad(value, leaves, upstream, create_graph=True)
         second = torch.autograd.grad(sum(x.square().sum() for x in slopes), leaves)
         found.append([value, *slopes, *second])
@@ -115,18 +111,18 @@ def test_the_same_bits_whatever_was_computed_before(count: int) -> None:
     p = sf.BetaGaussian(loc, 0.1 + scale, 1.5)
     first = p.expect(BASIS)
     for _ in range(count):
-        sf.BetaGaussian(loc.double(), 0.3, 1.7).expect(as_dtype(BASIS, F64))
+        sf.BetaGaussian(loc.double(), 0.3, 1.7).expect(as_dtype(BASIS, DOUBLE))
     assert torch.equal(p.expect(BASIS), first)
 
 
 def test_transforms_and_forward_mode(rows: list[Tensor]) -> None:
-    psi = as_dtype(BASIS, F64)
+    psi = as_dtype(BASIS, DOUBLE)
 
     def means(loc: Tensor, scale: Tensor) -> Tensor:
         value: Tensor = sf.TruncatedParabola(loc, scale).expect(psi)
         return value
 
-    loc, scale = torch.rand(2, 3, dtype=F64)
+    loc, scale = torch.rand(2, 3, dtype=DOUBLE)
     due = torch.autograd.functional.jacobian(means, (loc, scale))
     for way in (torch.func.jacrev, torch.func.jacfwd):
         for ours, exact in zip(way(means, (0, 1))(loc, scale), due, strict=True):
@@ -157,9 +153,9 @@ def test_the_extent_of_a_basis_follows_it() -> None:
 
 @pytest.mark.parametrize("law", fourier.LOG_DENSITIES)
 def test_tables_hold_characteristic_functions(law: str) -> None:
-    waves = fourier.waves_of((0.0, 1.0, 0.1, 0.1), F64)
+    waves = fourier.waves_of((0.0, 1.0, 0.1, 0.1), DOUBLE)
     reach = 40.0 if law == "laplace" else 1.0
-    half = torch.rand(1, 9, dtype=F64) + 0.2
+    half = torch.rand(1, 9, dtype=DOUBLE) + 0.2
     tables = fourier.law_table(law, 1.0, reach, waves, half)
     cells = fourier._Cells.of(half, None, waves)
     found = fourier._characteristic(half, cells.sums(tables))

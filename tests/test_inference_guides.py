@@ -26,12 +26,6 @@ DOUBLE = torch.float64
 ZERO, ONE = torch.tensor([0.0, 1.0], dtype=DOUBLE)
 
 
-def best_moments(log_density: Tensor, t: Tensor) -> tuple[float, float]:
-    weights = log_density.exp()
-    mean = (weights * t).sum() / weights.sum()
-    return mean.item(), ((weights * (t - mean).square()).sum() / weights.sum()).item()
-
-
 def skewed() -> None:
     z = pyro.sample("z", dist.Gamma(3 * ONE, ONE))
     pyro.sample("o", dist.Normal(z, 1.0), obs=2 * ONE)
@@ -43,32 +37,6 @@ def plane() -> None:
     y = pyro.sample("y", sf.TruncatedParabola(x, 2 * ONE))
     for name, t, noise in (("seen_x", x, 0.1), ("seen_y", y, 1.0)):
         pyro.sample(name, dist.Normal(t, noise), obs=ONE / 2)
-
-
-def test_two_sites_and_a_support_that_moves() -> None:
-    """Means and variances of the posterior, whose sites hardly depend on each other, on a grid."""
-    model = AutoSupportReparam()(plane)
-    guide = AutoBetaGaussian(model, 1.25, init_scale=0.3)
-    pyro.clear_param_store()
-    pyro.set_rng_seed(0)
-    elbo = Trace_ELBO(30, vectorize_particles=True, max_plate_nesting=0)
-    optimiser = pyro.optim.ClippedAdam({"lr": 0.05, "lrd": 0.01 ** (1 / 250)})
-    svi = SVI(model, guide, optimiser, elbo)
-    for _ in range(250):
-        svi.step()
-    points = torch.linspace(0, 1, 401, dtype=DOUBLE), torch.linspace(-1, 1, 401, dtype=DOUBLE)[1:-1]
-    x, u = torch.meshgrid(*points, indexing="ij")
-    y = x + 2 * u
-    log_p = -x.square() / 2 + torch.log(1 - u.square())
-    log_p = log_p - (x - 0.5).square() / (2 * 0.1**2) - (y - 0.5).square() / 2
-    with pyro.plate("draws", 4000), torch.no_grad():
-        draws = guide()
-    found_x = draws["x"]
-    found_y = found_x + 2 * (2 * draws["y_base"] - 1)
-    for found, t in ((found_x, x), (found_y, y)):
-        mean, variance = best_moments(log_p, t)
-        assert found.mean().item() == pytest.approx(mean, abs=0.03)
-        assert found.var().item() == pytest.approx(variance, rel=0.15)
 
 
 def vectors() -> None:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import entmax
 import pytest
 import torch
+from battery import DOUBLE, double
 from refusals import refused
 from scipy.integrate import quad
 from scipy.stats import beta
@@ -20,12 +21,6 @@ from sparsefam.losses import (
     conjugate,
     fenchel_young,
 )
-
-DOUBLE = torch.float64
-
-
-def double(*values: float) -> Tensor:
-    return torch.tensor(values, dtype=DOUBLE)
 
 
 def scalar(value: float) -> Tensor:

@@ -1,7 +1,6 @@
 """Ridge regression by matrices and by bands: solutions, gradients, cross-validated penalties."""
 
 import math
-import pickle
 import warnings
 from collections.abc import Callable
 
@@ -251,20 +250,6 @@ def test_smoothing_minimises_gcv() -> None:
     assert 1e-5 < best < 1
     scores = [score(best * 1.2**k) for k in range(-8, 9)]
     assert min(scores) > 0.999 * score(best)
-
-
-def test_states_of_ridge_regressions_are_refused_by_other_fits() -> None:
-    old = RidgeRegression(rbf(), 0.01).state_dict()
-    old._metadata[""]["version"] = 1  # as the first version saved it
-    RidgeRegression(rbf(), 0.01).load_state_dict(old)
-    with pytest.raises(RuntimeError, match=r"fitted by ridge regression.* penalty=0.01"):
-        RidgeRegression(rbf()).load_state_dict(old)
-    new = RidgeRegression(rbf()).state_dict()
-    RidgeRegression(rbf()).load_state_dict(new)
-    before = RidgeRegression(rbf(), 0.3)
-    del before.__dict__["smoothing"], before.__dict__["domain"]
-    after = pickle.loads(pickle.dumps(before))
-    assert (after.penalty, after.smoothing) == (0.3, None)
 
 
 # The value function

@@ -7,9 +7,8 @@ import mpmath as mp
 import numpy as np
 import pytest
 import torch
-from battery import DOUBLE, SINGLE
+from battery import DOUBLE, SINGLE, double
 from scipy import stats
-from torch import Tensor
 from torch.distributions import kl_divergence
 
 from sparsefam import ScaledBeta
@@ -24,10 +23,6 @@ CASES = [
     (0.0, 1.0, 0.25, 1e4),
 ]
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
-
-
-def double(*x: Any) -> Tensor:
-    return torch.tensor(x, dtype=DOUBLE)
 
 
 def make(case: tuple[float, ...], dtype: torch.dtype = DOUBLE) -> tuple[ScaledBeta, Any]:

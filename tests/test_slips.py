@@ -7,12 +7,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from battery import exp_beta
 from scipy.integrate import quad
 from scipy.stats import norm
 from torch import Tensor
 
 import sparsefam as sf
-from sparsefam.numerics.deformed import exp_beta, log_beta
+from sparsefam.numerics.deformed import log_beta
 
 pytestmark = pytest.mark.usefixtures("double")
 

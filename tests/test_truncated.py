@@ -4,17 +4,14 @@ import math
 from typing import Any
 
 import mpmath
-import pyro
 import pytest
 import torch
-from pyro.infer import MCMC, NUTS
 from scipy import special, stats
 from torch import Tensor
 from torch import distributions as td
 
 from sparsefam import BetaGaussian, KernelDeformedExp, Mixture, Normal, Truncated, TruncatedParabola
 from sparsefam.bases import GaussianRBF
-from sparsefam.inference import AutoSupportReparam
 
 DOUBLE = torch.float64
 STEP = mpmath.mpf(10) ** -13
@@ -60,6 +57,7 @@ def test_values_and_derivatives_against_mpmath(kind: Any, low: float, high: floa
         leaves = [torch.tensor(x, dtype=dtype, requires_grad=True) for x in (0.0, 1.0, low, high)]
         p = Truncated(kind(*leaves[:2]), *leaves[2:])
         found = p.log_mass, p.log_prob(torch.tensor(at, dtype=dtype)), p.variance, p.entropy()
+        assert {x.dtype for x in found} == {dtype}
         torch.testing.assert_close(torch.stack(found).double(), due, rtol=close, atol=close)
         for value, slopes in zip(found, double(rows).mT, strict=True):
             moved = torch.autograd.grad(value, leaves[: len(slopes)], retain_graph=True)
@@ -244,39 +242,3 @@ def test_bad_arguments_are_named() -> None:
     ):
         with pytest.raises(ValueError, match=rule):
             Truncated(law, low, high)
-
-
-def test_results_have_the_type_of_the_parameters() -> None:
-    for base in (td.Gamma(*torch.tensor([2.0, 1.0])), td.Normal(0.0, 1.0)):
-        p = Truncated(base, 1.0, 2.0)
-        found = (p.log_mass, p.mean, p.sample(), p.log_prob(torch.tensor(1.5)), p.mode)
-        assert {x.dtype for x in found} == {torch.float32}
-    assert Truncated(td.Normal(*double(0.0, 1.0)), 1.0).mean.dtype == DOUBLE
-
-
-# Pyro
-
-
-@pytest.mark.slow
-def test_chains_on_an_interval_whose_end_is_latent() -> None:
-    seen = torch.tensor(0.4)
-
-    @AutoSupportReparam()
-    def model() -> None:
-        low = pyro.sample("low", pyro.distributions.Normal(0.0, 1.0))
-        x = pyro.sample("x", Truncated(td.Normal(0.0, 1.0), low, low + 1))
-        pyro.sample("y", pyro.distributions.Normal(x, 0.5), obs=seen)
-
-    pyro.set_rng_seed(0)
-    chain = MCMC(NUTS(model), num_samples=600, warmup_steps=200, disable_progbar=True)
-    chain.run()
-    draws = chain.get_samples()["low"].double()
-    low = torch.linspace(-4, 4, 801, dtype=DOUBLE)
-    p = Truncated(Normal(*double(0.0, 1.0)), low, low + 1)
-    likelihood = p.expect(lambda t: Normal(t, 0.5).prob(seen.double()))
-    weights = likelihood * Normal(*double(0.0, 1.0)).prob(low)
-    weights = weights / weights.sum()
-    mean = (weights * low).sum()
-    deviation = (weights * (low - mean).square()).sum().sqrt()
-    assert (draws.mean() - mean).abs() < 5 * deviation / 150**0.5
-    assert draws.std() / deviation == pytest.approx(1.0, abs=0.2)

@@ -58,24 +58,13 @@ def _by_waves(
     density: SparseDistribution, basis: Basis, by_head: Tensor, centred: bool
 ) -> Tensor | None:
     """Return contexts without the expectations of single functions, or None."""
-    if not isinstance(basis, GaussianRBF):
-        return None
-    if isinstance(density, Mixture):
-        return _of_mixture(density, basis, by_head, centred)
+    inner = density.components if isinstance(density, Mixture) else density
     # A Gaussian function under a normal density is cheaper than waves.
-    if not isinstance(density, SymmetricDistribution) or isinstance(density, Normal):
-        return None
-    context = gaussian_contexts(density, basis, by_head, centred)
-    return None if context is None else context.transpose(1, 2)
-
-
-def _of_mixture(
-    density: Mixture, basis: GaussianRBF, by_head: Tensor, centred: bool
-) -> Tensor | None:
-    inner = density.components
     if not isinstance(inner, SymmetricDistribution) or isinstance(inner, Normal):
         return None
-    weights = density.logits.softmax(-1)  # (B, heads, Lq, K)
+    if not isinstance(basis, GaussianRBF):
+        return None
+    weights = density.logits.softmax(-1) if isinstance(density, Mixture) else None
     context = gaussian_contexts(inner, basis, by_head, centred, weights)
     return None if context is None else context.transpose(1, 2)
 
@@ -184,16 +173,8 @@ _backward_operator = torch.library.custom_op(
 
 
 @_forward_operator.register_fake
-def _(
-    loc: Tensor,
-    scale: Tensor,
-    alpha: Any,
-    logits: Any,
-    centers: Any,
-    widths: Any,
-    by_head: Tensor,
-    number: Any,
-) -> Tensor:
+def _(loc: Tensor, *others: Any) -> Tensor:
+    by_head: Tensor = others[-2]
     return by_head.new_empty(*loc.shape[:3], by_head.shape[-1])
 
 

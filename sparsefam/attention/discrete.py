@@ -182,16 +182,8 @@ def _(slope: Tensor, found: Tensor, A: Tensor, *inputs: Any) -> list[Tensor]:
 
 class _Attend(torch.autograd.Function):
     @staticmethod
-    def forward(
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        eps: Tensor,
-        bias: Tensor | None,
-        number: float | None,
-    ) -> tuple[Tensor, Tensor]:
-        run = _forward_operator if torch.compiler.is_compiling() else _forward
-        return run(queries, keys, values, eps, bias, number)
+    def forward(*inputs: Any) -> tuple[Tensor, Tensor]:
+        return (_forward_operator if torch.compiler.is_compiling() else _forward)(*inputs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

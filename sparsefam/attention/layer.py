@@ -325,9 +325,7 @@ class ContinuousAttention(nn.Module):
         return self
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # Pickles from before there were factors of the output.
-        super().__setstate__({"_first_scale": None, "_has_attended": True, **state})
-        self._parameters.setdefault("layer_scale", None)
+        super().__setstate__(state)
         self.rebuild_cache()
 
     def forward(

@@ -5,7 +5,7 @@ import warnings
 from functools import reduce
 from itertools import chain
 from numbers import Real
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
 from torch import Size, Tensor, nn
@@ -135,9 +135,6 @@ class RidgeRegression(nn.Module):
                  [0.5000, 1.0000]]])
     """
 
-    # State dicts of version 1 belong to ridge regressions, the only ones there were.
-    _version = 2
-
     def __init__(
         self,
         basis: Basis | None = None,
@@ -177,22 +174,6 @@ class RidgeRegression(nn.Module):
         self.chunk_size = chunk_size
         self.validate_args = Distribution._validate_args if validate_args is None else validate_args
         self._has_fitted = False
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        # Pickles of ridge regressions from before there was another penalty.
-        super().__setstate__({"smoothing": None, "domain": (), **state})
-
-    def _load_from_state_dict(
-        self, state_dict: Any, prefix: str, metadata: Any, strict: bool, *lists: Any
-    ) -> None:
-        super()._load_from_state_dict(state_dict, prefix, metadata, strict, *lists)
-        if metadata.get("version") == 1 and self.smoothing is not None:
-            *_, errors = lists
-            errors.append(
-                f"{prefix}: saved with values fitted by ridge regression, and loaded with "
-                f"smoothing={self.smoothing}. Construct the module with the penalty it was saved "
-                "with, as in penalty=0.01, the former default; a layer, with layer_scale=None, too"
-            )
 
     def extra_repr(self) -> str:
         if self.smoothing is None:

@@ -239,7 +239,10 @@ class QuadraticScore(_ScoreProjection):
         if ndim == 1:
             score = Quadratic(loc.squeeze(-1), sigma=sigma.squeeze(-1))
         else:
-            score = MultivariateQuadratic(loc, sigma.unsqueeze(-1) * _unit_tril(triangle, ndim))
+            rows, columns = torch.tril_indices(ndim, ndim, -1, device=sigma.device)
+            unit = torch.diag_embed(torch.ones_like(sigma))
+            unit[..., rows, columns] = triangle
+            score = MultivariateQuadratic(loc, sigma.unsqueeze(-1) * unit)
         if self.components is None:
             return rpm(score, alpha)
         alpha = alpha.unsqueeze(-1) if isinstance(alpha, Tensor) else alpha
@@ -352,7 +355,10 @@ class KernelScore(_MeshScore, _ScoreProjection):
         self._make_parameters(dimensions, dimensions.num_heads * len(points))
         self.register_buffer("inducing_points", points.to(self.weight))
         if self.kernel is None:
-            self.kernel = _default_kernel(len(points), dimensions.box)
+            steps = max(round(len(points) ** (1 / len(dimensions.box))) - 1, 1)
+            lengths = [_LENGTH * (high - low) / steps for low, high in dimensions.box]
+            kernel = RBF(len(lengths), lengthscale=torch.tensor(lengths).squeeze())
+            self.kernel = kernel.requires_grad_(False)
         if isinstance(self.kernel, nn.Module):
             self.kernel.to(**dimensions.factory)
 
@@ -586,14 +592,6 @@ def _by_head(channels: Tensor, counts: tuple[int, ...]) -> Tensor:
     return channels.unflatten(-1, counts).transpose(1, 2).contiguous()
 
 
-def _unit_tril(triangle: Tensor, ndim: int) -> Tensor:
-    """Return matrices (..., D, D) with a unit diagonal from the entries below it, row by row."""
-    rows, columns = torch.tril_indices(ndim, ndim, -1, device=triangle.device)
-    unit = torch.diag_embed(triangle.new_ones(*triangle.shape[:-1], ndim))
-    unit[..., rows, columns] = triangle
-    return unit
-
-
 def _initial_centers(count: int, ndim: int) -> Tensor:
     """Return shares (count, D) of the domain, spread evenly over it, on the CPU.
 
@@ -638,13 +636,6 @@ def _inducing_points(points: Tensor | int, box: Box) -> Tensor:
     return torch.cartesian_prod(
         *(torch.linspace(*side, count, dtype=torch.float64) for side in sides)
     )
-
-
-def _default_kernel(count: int, box: Box) -> Kernel:
-    """Return a constant Gaussian kernel as wide as two steps between `count` inducing points."""
-    steps = max(round(count ** (1 / len(box))) - 1, 1)
-    lengths = torch.tensor([_LENGTH * (high - low) / steps for low, high in box])
-    return RBF(len(box), lengthscale=lengths.squeeze()).requires_grad_(False)
 
 
 def _ends(box: Box, like: Tensor) -> tuple[Tensor, Tensor]:

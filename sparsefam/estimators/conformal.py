@@ -15,7 +15,7 @@ from ..distributions import Mixture, SparseDistribution
 from ..distributions.base_measure import uniform_box
 from ..supports import IntervalUnion
 from .data import Floats, Places, is_real
-from .truncation import Either, Positive, uniform_on, uniform_within
+from .truncation import Widened, uniform_on, uniform_within
 
 __all__ = ["conformal_mass", "folds_of", "widened"]
 
@@ -166,7 +166,7 @@ def _on_region(
     limits: Tensor,
 ) -> Any:
     """Return the uniform density on places in space."""
-    region = Either((Positive(outer.density_), _NotFar(tuple(places), tuple(off), rank)))
+    region = Widened(outer.density_, _NotFar(tuple(places), tuple(off), rank))
     ends = [outer._whole.inducing_points.reshape(-1, len(limits)).numpy()]
     for scale, tree in (outer._places(), *places):
         ends += [(tree.data - farthest) * scale, (tree.data + farthest) * scale]

@@ -21,8 +21,7 @@ from .data import Floats, as_events, distance_to_intervals
 from .newton import Cells
 
 __all__ = [
-    "Either",
-    "Positive",
+    "Widened",
     "extended",
     "extreme_observations",
     "restricted",
@@ -155,30 +154,19 @@ def extended(p: KernelDeformedExp, x: Tensor, share: Tensor) -> SparseDistributi
     places = _relative(x, box)
     reach = cKDTree(places).query(places[missed.numpy()], 2)[0][:, 1]
     balls = _Balls(box, cKDTree(places[missed.numpy()]), np.minimum(reach, _REACH))
-    region = Either((Positive(p), balls))
-    return Mixture(logits, [p, uniform_within(p, box, region)])
+    return Mixture(logits, [p, uniform_within(p, box, Widened(p, balls))])
 
 
 @dataclass(frozen=True)
-class Either:
-    """Whether places are in one of several regions."""
-
-    regions: tuple[Callable[[Tensor], Tensor], ...]
-
-    def __call__(self, t: Tensor) -> Tensor:
-        """Return whether locations (*S, D) are in a region (*S)."""
-        return torch.stack([region(t) for region in self.regions]).any(0)
-
-
-@dataclass(frozen=True)
-class Positive:
-    """Whether a density is positive at places."""
+class Widened:
+    """Whether places are in the support of a density, or in a region around it."""
 
     p: SparseDistribution
+    region: Callable[[Tensor], Tensor]
 
     def __call__(self, t: Tensor) -> Tensor:
-        """Return whether the density is positive at locations (*S, D): (*S)."""
-        return self.p.log_prob(t.detach()) > -torch.inf
+        """Return whether locations (*S, D) are in either (*S)."""
+        return (self.p.log_prob(t.detach()) > -torch.inf) | self.region(t)
 
 
 @dataclass(frozen=True)

@@ -97,13 +97,8 @@ class Followed(TorchDispatchMode):
         if func.overloadpacket not in _SHAPES and self.reaches((args, kwargs)):
             self.add(result)
             if not all(isinstance(x, Tensor) for x in tree_leaves(result)):
-                self.is_read |= not _reader().startswith(_CHECKS)
+                frame: Any = sys._getframe(1)
+                while frame.f_globals["__name__"].startswith(("torch._", "torch.utils.")):
+                    frame = frame.f_back
+                self.is_read |= not frame.f_globals["__name__"].startswith(_CHECKS)
         return result
-
-
-def _reader() -> str:
-    """Return the module of the Python code that reads a value."""
-    frame: Any = sys._getframe(2)
-    while frame.f_globals["__name__"].startswith(("torch._", "torch.utils.")):
-        frame = frame.f_back
-    return str(frame.f_globals["__name__"])

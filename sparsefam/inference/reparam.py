@@ -62,9 +62,6 @@ __all__ = [
 
 # The key in a site's `infer` that marks a site in standard coordinates.
 _MARK = "_support_reparam"
-# Attributes of a density that only a number, besides its place and size, determines.
-_STANDARD = {"loc", "scale", "scale_tril", "alpha", "_fixed_exponent"}
-_STANDARD |= {"_batch_shape", "_event_shape", "_validate_args"}
 # Random starts at which a model is run.
 _STARTS = 10
 
@@ -112,15 +109,13 @@ class SupportReparam(Reparam):
         ['x', 'y_base']
     """
 
-    _kept: tuple[Any, Any] | None = None
-
     def apply(self, msg: ReparamMessage) -> ReparamResult:
         """Sample `name_base` and return the message of a deterministic site; Pyro calls this."""
         name, value = msg["name"], msg["value"]
         fn: Any = msg["fn"]
         inner = _innermost(fn)
         try:
-            coordinates = None if msg["is_observed"] else self._coordinates(inner)
+            coordinates = None if msg["is_observed"] else _coordinates(inner)
         except (NotImplementedError, ValueError) as error:
             rule = "have a support with standard coordinates"
             raise _NoCoordinates(f"site {name!r} must {rule}, got {inner}: {error}") from error
@@ -135,58 +130,6 @@ class SupportReparam(Reparam):
         value = forward(base) if value is None else value
         fixed = dist.Delta(value, event_dim=len(fn.event_shape)).mask(False)
         return {"fn": fixed, "value": value, "is_observed": True}
-
-    def _coordinates(self, fn: Any) -> tuple[Any, Any, Any] | None:
-        """Return the distribution of the base site, and the maps from it to the site and back.
-
-        Returns:
-            None for a support that is fixed.
-
-        Raises:
-            ValueError, NotImplementedError: There is no bijection of a fixed set onto the support.
-        """
-        if _is_uniform(fn):
-            if not _support_tensors(fn.support):
-                return None
-            low, width = fn.low, fn.high - fn.low
-            require(width < math.inf, "low and high", "finite", (fn.low, fn.high))
-            return self._base(fn), lambda v: low + width * v, lambda y: (y - low) / width
-        edge = fn.generator.edge if isinstance(fn, SymmetricDistribution) else math.inf
-        if isinstance(edge, Tensor) or edge < math.inf:
-            loc, half = fn.loc, edge * fn.scale
-            require(loc.abs() + half < math.inf, "loc and scale", "finite", (loc, fn.scale))
-            # Both ends are exact, and v is not rounded to the place of y.
-            return (
-                self._base(fn),
-                lambda v: loc + half * (2 * v - 1),
-                lambda y: ((y - loc) / half + 1) / 2,
-            )
-        support = _support_of(fn)
-        if support is None or not (support.is_discrete or _support_tensors(support)):
-            return None
-        if isinstance(support, IntervalUnion):
-            # Also if there is one interval: another trace may have two.
-            zero = torch.zeros_like(support.lower_bound).expand(fn.batch_shape)
-            return dist.Uniform(zero, zero + 1), fn.icdf, fn.cdf
-        if support.is_discrete:
-            raise ValueError("it is discrete")
-        transform = _transform_onto(support)
-        if isinstance(fn, EllipticalDistribution):
-            return self._base(fn), transform, transform.inv
-        return dist.TransformedDistribution(fn, [transform.inv]), transform, transform.inv
-
-    def _base(self, fn: Any) -> Any:
-        """Return the density in standard coordinates, which is kept where its form is fixed."""
-        form, like = None, fn.low if _is_uniform(fn) else fn.loc
-        if not _is_uniform(fn):
-            form = vars(fn).get("_fixed_exponent")
-            if form is None or not vars(fn).keys() <= _STANDARD:
-                return _standardized(fn)  # alpha or another parameter is a tensor and may change
-        inference = torch.is_inference_mode_enabled()  # whose tensors autograd refuses
-        key = type(fn), form, like.shape, like.dtype, like.device, inference
-        if self._kept is None or self._kept[0] != key:
-            self._kept = key, _standardized(fn)
-        return self._kept[1]
 
 
 class AutoSupportReparam(Strategy):
@@ -214,7 +157,15 @@ class AutoSupportReparam(Strategy):
     def __call__(self, msg_or_fn: Any) -> Any:
         """Return a model that is reparameterised; Pyro calls this for each site, too."""
         of_site = isinstance(msg_or_fn, dict)
-        return super().__call__(msg_or_fn if of_site else _FollowedModel(self, msg_or_fn))
+        return super().__call__(msg_or_fn if of_site else _FirstRun(msg_or_fn, self._following))
+
+    @contextmanager
+    def _following(self, inputs: Any) -> Iterator[None]:
+        try:
+            with Flow(inputs) as self._flow:
+                yield
+        finally:
+            self._flow = None
 
     def configure(self, msg: dict[str, Any]) -> SupportReparam | None:
         """Return the reparameteriser of a site, or None."""
@@ -227,20 +178,17 @@ class AutoSupportReparam(Strategy):
         return SupportReparam() if may_move or not _has_bijection(fn, support) else None
 
 
-class _FollowedModel:
-    """A model whose first run is followed for `AutoSupportReparam`."""
+class _FirstRun:
+    """A model whose first run is followed in a context, made from its arguments."""
 
-    def __init__(self, strategy: AutoSupportReparam, model: Callable[..., Any]) -> None:
-        self._strategy, self._model, self._has_run = strategy, model, False
+    def __init__(self, model: Callable[..., Any], following: Callable[[Any], Any]) -> None:
+        self._model, self._following, self._has_run = model, following, False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._has_run or torch._C._get_tracing_state():
             return self._model(*args, **kwargs)
-        try:
-            with Flow((args, kwargs)) as self._strategy._flow:
-                result = self._model(*args, **kwargs)
-        finally:
-            self._strategy._flow = None
+        with self._following((args, kwargs)):
+            result = self._model(*args, **kwargs)
         self._has_run = True
         return result
 
@@ -377,42 +325,34 @@ def warn_moving_supports(model: Callable[..., Any]) -> Callable[..., Any]:
     """
     if not callable(model):
         raise TypeError(f"model must be callable, got {model!r}")
-    return _Watch()(model)
+    return _FirstRun(model, _Watch)
 
 
 class _Watch(Messenger):
-    """Detects supports of latent sites that depend on the values of other latent sites."""
+    """Warns of supports of latent sites that depend on the values of other latent sites."""
 
-    def __init__(self) -> None:
+    def __init__(self, _: Any = None) -> None:
         super().__init__()
-        self.moved: set[str] = set()
-        self._latent: set[str] = set()
-        self._values: Followed | None = None
-        self._has_run = False
+        self.moved, self._latent, self._values = set[str](), set[str](), Followed()
 
     def __enter__(self) -> "_Watch":
-        if not (self._has_run or torch._C._get_tracing_state()):
-            self._values = Followed()
-            self._values.__enter__()
+        self._values.__enter__()
         super().__enter__()
         return self
 
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)
-        if self._values is not None:
-            self._values.__exit__(*exception)
-            self._values, self._has_run = None, True
+        self._values.__exit__(*exception)
 
     def _pyro_sample(self, msg: Any) -> None:
         # An outer handler, such as the condition of NUTS, may still make it observed.
-        self._latent.discard(msg["name"])
         if not (msg["is_observed"] or site_is_subsample(msg)):
             self._latent.add(msg["name"])
 
     def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
         # After all reparameterisers.
         name = msg["name"]
-        if name not in self._latent or self._values is None:
+        if name not in self._latent:
             return
         support = _support_of(msg["fn"])
         if support is not None and not support.is_discrete:
@@ -488,6 +428,46 @@ class _NoCoordinates(ValueError):
 register_exception_handler(
     "sparsefam.inference", lambda error: isinstance(error, _NoCoordinates), warn_on_overwrite=False
 )
+
+
+def _coordinates(fn: Any) -> tuple[Any, Any, Any] | None:
+    """Return the distribution of the base site, and the maps from it to the site and back.
+
+    Returns:
+        None for a support that is fixed.
+
+    Raises:
+        ValueError, NotImplementedError: There is no bijection of a fixed set onto the support.
+    """
+    if _is_uniform(fn):
+        if not _support_tensors(fn.support):
+            return None
+        low, width = fn.low, fn.high - fn.low
+        require(width < math.inf, "low and high", "finite", (fn.low, fn.high))
+        return _standardized(fn), lambda v: low + width * v, lambda y: (y - low) / width
+    edge = fn.generator.edge if isinstance(fn, SymmetricDistribution) else math.inf
+    if isinstance(edge, Tensor) or edge < math.inf:
+        loc, half = fn.loc, edge * fn.scale
+        require(loc.abs() + half < math.inf, "loc and scale", "finite", (loc, fn.scale))
+        # Both ends are exact, and v is not rounded to the place of y.
+        return (
+            _standardized(fn),
+            lambda v: loc + half * (2 * v - 1),
+            lambda y: ((y - loc) / half + 1) / 2,
+        )
+    support = _support_of(fn)
+    if support is None or not (support.is_discrete or _support_tensors(support)):
+        return None
+    if isinstance(support, IntervalUnion):
+        # Also if there is one interval: another trace may have two.
+        zero = torch.zeros_like(support.lower_bound).expand(fn.batch_shape)
+        return dist.Uniform(zero, zero + 1), fn.icdf, fn.cdf
+    if support.is_discrete:
+        raise ValueError("it is discrete")
+    transform = _transform_onto(support)
+    if isinstance(fn, EllipticalDistribution):
+        return _standardized(fn), transform, transform.inv
+    return dist.TransformedDistribution(fn, [transform.inv]), transform, transform.inv
 
 
 class _OnUnitInterval(TorchDistribution):

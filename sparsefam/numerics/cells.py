@@ -141,7 +141,8 @@ def positive_pieces(u: Tensor, rough: bool = False) -> Pieces:
     points = checks[:, :1].expand_as(values)
     if not rough:
         points, values = _with_dips(u, points, values)
-    column, rank, rows = _sign_changes(values, _most_pieces(len(u)))
+    # Nodes resolve polynomials that have pi or more of them in a wave.
+    column, rank, rows = _sign_changes(values, 1 + len(u) // 3)
     # Row 0 stands for the lower end, and one more than there are check points for the upper.
     ends = torch.where(rows == 0, -1.0, 1.0).to(values)
     inner, columns, row = (rows > 0) & (rows < len(values)), column.repeat(2), rows
@@ -157,11 +158,6 @@ def positive_pieces(u: Tensor, rough: bool = False) -> Pieces:
     lower, upper = ends.reshape(2, -1)
     count = int((rank == 0).sum()) if _is_read(u) else u.shape[1]
     return Pieces(column, rank, lower, torch.maximum(lower, upper), count)
-
-
-def _most_pieces(order: int) -> int:
-    """Return the most pieces of polynomials that nodes resolve, pi or more of them in a wave."""
-    return 1 + order // 3
 
 
 def _sign_changes(values: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-__all__ = ["LOG_LARGE", "Power", "exp_beta", "expm1_ratio", "functions", "log1p_ratio", "log_beta"]
+__all__ = ["LOG_LARGE", "Power", "expm1_ratio", "functions", "log1p_ratio", "log_beta"]
 
 # Below this a series is used, of which ten terms have float64 accuracy. Above it the second
 # derivatives of the quotients lose a factor of about 1/_SWITCH**2.
@@ -58,32 +58,11 @@ def expm1_ratio(x: Tensor) -> Tensor:
     return torch.where(small, series, torch.expm1(far) / far)
 
 
-def exp_beta(u: Tensor, beta: Tensor | float) -> Tensor:
-    r"""Return the deformed exponential $[1 + (1-\beta)u]_+^{1/(1-\beta)}$, and $e^u$ at 1.
-
-    Where the bracket is not positive the value is 0 with a zero gradient for $\beta < 1$
-    (the edge of a sparse support) and $+\infty$ for $\beta > 1$ (the pole of a heavy tail).
-
-    Args:
-        u: Any shape.
-        beta: Deformation, broadcast against `u`.
-
-    References:
-        Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 4.
-    """
-    slope = 1 - torch.as_tensor(beta, dtype=u.dtype, device=u.device)
-    x = slope * u
-    inside = x > -1
-    # The pole is on the right; the edge, and -inf if beta is 1, on the left.
-    edge = torch.where(u > 0, math.inf, 0.0).to(u.dtype)
-    u, x = torch.where(inside, u, 0.0), torch.where(inside, x, 0.0)
-    return torch.where(inside, torch.exp(u * log1p_ratio(x)), edge)
-
-
 def log_beta(u: Tensor, beta: Tensor | float) -> Tensor:
     r"""Return the deformed logarithm $(u^{1-\beta} - 1)/(1-\beta)$, and $\log u$ at 1.
 
-    The inverse of `exp_beta`. At $u = 0$ it is $-1/(1-\beta)$ for $\beta < 1$, else $-\infty$.
+    The inverse of the deformed exponential; see `Power`. At $u = 0$ it is $-1/(1-\beta)$ for
+    $\beta < 1$, else $-\infty$.
 
     Args:
         u: Any shape, $u \ge 0$.

@@ -60,7 +60,10 @@ def elliptical_moments(
         exponents: The k of each monomial, ordered by total degree, (N, D).
         lowered: The row of $k - e_j$, or 0 if $k_j = 0$, (N, D).
     """
-    ends = _degree_ends(*exponents.shape)
+    # The first monomial of each total degree, and the number of them all.
+    ends, (count, ndim) = [0], exponents.shape
+    while ends[-1] < count:
+        ends.append(math.comb(len(ends) - 1 + ndim, ndim))
     ones = torch.ones_like(loc[..., :1]).unsqueeze(-1)
     older = current = ones.expand(*loc.shape[:-1], factors.shape[-1] + 1, 1)
     found = [current[..., 0, :]]
@@ -84,14 +87,6 @@ def _times(left: Tensor, right: Tensor) -> Tensor:
     """Multiply with the convention that zero times infinity is zero."""
     none = ((left == 0) & right.isinf()) | ((right == 0) & left.isinf())
     return torch.where(none, 0.0, left) * torch.where(none, 0.0, right)
-
-
-def _degree_ends(count: int, ndim: int) -> list[int]:
-    """Return the index of the first monomial of each total degree, and their number."""
-    ends = [0]
-    while ends[-1] < count:
-        ends.append(math.comb(len(ends) - 1 + ndim, ndim))
-    return ends
 
 
 # Beyond this dimension a product of angular rules has too many nodes.
@@ -185,7 +180,12 @@ def radial_rule(count: int, dim: int, exponent: Tensor) -> tuple[Tensor, Tensor]
     k = torch.arange(1, count + 1, dtype=m.dtype, device=m.device).reshape(-1, *(1,) * m.dim())
     first, middles, spreads = _recurrence(k, dim / 2, m)
     steps = torch.cat([first.expand(1, *m.shape), middles[:-1]]), spreads.sqrt()
-    y = _start(count, dim, m.detach())
+    # A table of Chebyshev coefficients has approximate roots.
+    middle, at = 2 * count + dim / 2, m.detach()
+    degrees = torch.arange(_TABLE, dtype=m.dtype, device=m.device)
+    angles = torch.arccos(((at - middle) / (at + middle)).clamp(-1, 1)).unsqueeze(-1)
+    scaled = torch.cos(degrees * angles) @ table("roots", (dim, count), at)
+    y = (scaled.square() / (at + middle).unsqueeze(-1)).movedim(-1, 0)
     # Two Newton steps carry the first and second derivatives of the root (numerics.roots).
     for _ in range(2):
         value, slope, _ = _orthonormal(y, *steps)
@@ -220,16 +220,6 @@ def _orthonormal(y: Tensor, centre: Tensor, spread: Tensor) -> tuple[Tensor, Ten
     return value, slope, squares
 
 
-def _start(count: int, dim: int, m: Tensor) -> Tensor:
-    """Return approximate roots (count, *batch) from a table."""
-    fits = table("roots", (dim, count), m)
-    middle = 2 * count + dim / 2
-    x = (m - middle) / (m + middle)
-    degrees = torch.arange(_TABLE, dtype=m.dtype, device=m.device)
-    waves = torch.cos(degrees * torch.arccos(x.clamp(-1, 1)).unsqueeze(-1))
-    return ((waves @ fits).square() / (m + middle).unsqueeze(-1)).movedim(-1, 0)
-
-
 def _roots(dim: int, count: int) -> Numbers:
     r"""Chebyshev coefficients (_TABLE, count) of $\sqrt{(m + c) y_i(m)}$ in $(m - c)/(m + c)$.
 
@@ -258,7 +248,11 @@ def _directions(dim: int, order: int) -> Numbers:
         circle = _circle(order)
         return np.column_stack([circle, np.full(len(circle), 1 / len(circle))])
     if dim == _PRODUCT_DIM:
-        return _sphere(order)
+        circle = _circle(order)
+        z, weights = scipy.special.roots_legendre(order // 2 + 1)
+        z, shares = np.repeat(z, len(circle)), np.repeat(weights / 2 / len(circle), len(circle))
+        across = np.sqrt(1 - z**2)[:, None] * np.tile(circle, (order // 2 + 1, 1))
+        return np.column_stack([across, z, shares])
     frames = np.concatenate([_tight_frame(dim, order, seed) for seed in range(REPLICATES)])
     return np.column_stack([frames, np.full(len(frames), 1 / len(frames))])
 
@@ -267,14 +261,6 @@ def _circle(order: int) -> Numbers:
     half = np.arange(order // 2 + 1) * np.pi / (order // 2 + 1)
     upper = np.stack([np.cos(half), np.sin(half)], -1)
     return np.concatenate([upper, -upper])
-
-
-def _sphere(order: int) -> Numbers:
-    circle = _circle(order)
-    z, weights = scipy.special.roots_legendre(order // 2 + 1)
-    z, shares = np.repeat(z, len(circle)), np.repeat(weights / 2 / len(circle), len(circle))
-    across = np.sqrt(1 - z**2)[:, None] * np.tile(circle, (order // 2 + 1, 1))
-    return np.column_stack([across, z, shares])
 
 
 def _tight_frame(dim: int, order: int, seed: int) -> Numbers:

@@ -89,8 +89,12 @@ def _outputs(inputs: Four, exponent: Tensor | float | None, sloped: bool) -> tup
     spread = spread.expand(centers.shape[0]) if spread.dim() < 2 else spread
     rows = (loc.reshape(-1, dim), scale_tril.reshape(-1, dim, dim), centers, spread, m.reshape(-1))
     found: tuple[Tensor, ...]
-    if forward_ad._current_level >= 0:
-        found = _plain_integrals(rows, kind, sloped)
+    if forward_ad._current_level >= 0:  # ordinary operations have derivatives in forward mode
+        fixed = _FixedNodes(kind, rows)
+        found = (fixed.integrals(*fixed.coordinates(*rows)).to(dtype),)
+        if sloped:
+            frame = fixed.frame
+            found += (*fixed.partials(*rows), frame.rotation, frame.inverse, frame.shrink)
     elif sloped or torch.is_grad_enabled() or torch.compiler.is_compiling():
         found = _Integral.apply(*rows, kind, sloped)
     else:
@@ -193,16 +197,6 @@ def _(inputs: Sequence[Tensor], kind: str) -> list[Tensor]:
     return [x.contiguous() for x in _integrals(inputs, kind, True)]
 
 
-def _plain_integrals(inputs: tuple[Tensor, ...], kind: str, sloped: bool) -> tuple[Tensor, ...]:
-    """Compute `_integrals` by ordinary operations, which have derivatives in forward mode."""
-    fixed = _FixedNodes(kind, inputs)
-    found = (fixed.integrals(*fixed.coordinates(*inputs)).to(inputs[0].dtype),)
-    if not sloped:
-        return found
-    frame = fixed.frame
-    return (*found, *fixed.partials(*inputs), frame.rotation, frame.inverse, frame.shrink)
-
-
 def _pull_partials(
     kind: str, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
@@ -239,7 +233,10 @@ def _pull_back(grad: Tensor, inputs: tuple[Tensor, ...], partials: Any, frame: A
     back = rotate(g.unsqueeze(-1) * by_b * shrink, rotation.mT) @ inverse
     pairs = shrink.unsqueeze(-1) * shrink.unsqueeze(-2)
     weight = g.unsqueeze(-1).unsqueeze(-1) * pairs
-    ball = _rotate_matrices(weight * by_ball, rotation)
+    ball = weight * by_ball
+    if rotation.shape[1] == 1:  # it serves all Gaussians
+        ball = ball.sum(1, keepdim=True)
+    ball = (rotation @ ball @ rotation.mT).sum(1)
     by_scale_tril = 2 * inverse.mT @ ball @ (inverse @ scale_tril)
     if spread.dim() > 1:
         turned = rotation @ (weight * by_spread) @ rotation.mT
@@ -248,13 +245,6 @@ def _pull_back(grad: Tensor, inputs: tuple[Tensor, ...], partials: Any, frame: A
         by_width = (g * by_spread).sum(0) * 2 / spread
     found = (-back.sum(1), by_scale_tril.tril(), back.sum(0), by_width, (g * by_exponent).sum(1))
     return [x.to(dtype) for x in found]
-
-
-def _rotate_matrices(matrices: Tensor, rotation: Tensor) -> Tensor:
-    """Rotate matrices (R, N, D, D) out of the frames, and sum over Gaussians, (R, D, D)."""
-    if rotation.shape[1] == 1:
-        return rotation.squeeze(1) @ matrices.sum(1) @ rotation.squeeze(1).mT
-    return (rotation @ matrices @ rotation.mT).sum(1)
 
 
 # Coordinates in which the ellipsoid is the unit ball and the Gaussians have independent components

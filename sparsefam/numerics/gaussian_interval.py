@@ -223,7 +223,9 @@ def _integrals_of_block(inputs: Sequence[Tensor], orders: _Orders) -> list[Tenso
     loc, scale, center, width = inputs
     offset, lost = difference(center, loc)
     shape = broadcast_shapes(offset.shape, scale.shape, width.shape)
-    width = _one_if_equal(width)
+    reads = not torch.compiler.is_compiling() and width.device.type == "cpu"
+    if reads and width.dim() and bool((width == width[..., :1]).all()):
+        width = width[..., :1]  # terms in it are computed once
     side, distance = offset.sign().expand(shape), offset.abs().expand(shape)
     lost = lost * side
     values = _by_regime((distance, lost, scale, width), orders)
@@ -233,14 +235,6 @@ def _integrals_of_block(inputs: Sequence[Tensor], orders: _Orders) -> list[Tenso
             # At the centre itself an odd derivative is 0.
             values[i].mul_(side)
     return values
-
-
-def _one_if_equal(width: Tensor) -> Tensor:
-    """Return a single width if all are equal, so that terms in it are computed once."""
-    if torch.compiler.is_compiling() or width.device.type != "cpu" or not width.dim():
-        return width
-    first = width[..., :1]
-    return first if bool((width == first).all()) else width
 
 
 def _by_regime(pairs: tuple[Tensor, Tensor, Tensor, Tensor], orders: _Orders) -> list[Tensor]:

@@ -73,8 +73,6 @@ _MOST_REACHED = 0.7
 # Waves in a block of rows, which fit the cache.
 _BLOCK = 2**17
 
-_Numbers = NDArray[np.float64]
-
 
 class Contours(NamedTuple):
     """The contours of an exponent (P), padded by nodes whose factors are zero."""
@@ -161,7 +159,13 @@ class _Expectations(torch.autograd.Function):
         if grad is not None:
             found = [*_pull_back(grad, inputs, slopes, axes)]
         if by_slopes is not None and not torch.compiler.is_compiling():
-            above = _pull_slopes(by_slopes, inputs, axes, ctx.exponent)
+            loc, scale_tril, *fixed = inputs
+
+            def of_pairs(loc: Tensor, scale_tril: Tensor) -> Tensor:
+                return _slopes_of_pairs((loc, scale_tril, *fixed), axes, ctx.exponent)[1]
+
+            with torch.enable_grad():
+                above = torch.func.vjp(of_pairs, loc, scale_tril)[1](by_slopes)
             found = [b if a is None else a + b for a, b in zip(found, above, strict=True)]
         return (*found, None, None, None)
 
@@ -180,37 +184,19 @@ def _pull_back(
     return by_loc.to(loc.dtype), by_scale_tril.to(loc.dtype)
 
 
-def _pull_slopes(
-    grad: Tensor, inputs: Sequence[Tensor], axes: Tensor, exponent: float
-) -> list[Tensor]:
-    """Return the gradients in loc and scale_tril from that in the slopes (R, S, N)."""
-    loc, scale_tril, centers, spread = inputs
-
-    def slopes(loc: Tensor, scale_tril: Tensor) -> Tensor:
-        return _slopes_of_pairs((loc, scale_tril, centers, spread), axes, exponent)[1]
-
-    with torch.enable_grad():
-        pull = torch.func.vjp(slopes, loc, scale_tril)[1]
-        return [*pull(grad)]
-
-
 def _slopes_of_pairs(inputs: Four, axes: Tensor, exponent: float) -> tuple[Tensor, Tensor]:
     """Return values (R, N) and slopes (R, S, N) along axes by the contours of pairs."""
     values, by_loc, by_matrix = gaussians_and_slopes(inputs, exponent)
     dim, width = inputs[0].shape[-1], inputs[3][0].double()
     turned = axes.mT.unsqueeze(1) @ by_matrix @ axes.unsqueeze(1)
-    slopes = torch.cat([by_loc @ axes, 2 * width * _diagonals(turned)], -1)
+    # One diagonal after the other, from the main one down.
+    diagonals = torch.cat([turned.diagonal(-gap, -2, -1) for gap in range(dim)], -1)
+    slopes = torch.cat([by_loc @ axes, 2 * width * diagonals], -1)
     return values, (slopes * width ** (dim + 1)).mT.to(values.dtype)
 
 
-def _diagonals(matrices: Tensor) -> Tensor:
-    """Return the entries of symmetric matrices (..., D, D), one diagonal after the other."""
-    dim = matrices.shape[-1]
-    return torch.cat([matrices.diagonal(-gap, -2, -1) for gap in range(dim)], -1)
-
-
 def _symmetric(entries: Tensor, dim: int) -> Tensor:
-    """Return symmetric matrices (..., D, D) from what `_diagonals` returns."""
+    """Return symmetric matrices (..., D, D) from their diagonals, one after the other."""
     each, k = entries.unbind(-1), range(dim)
     gaps = [[abs(i - j) for j in k] for i in k]
     places = [

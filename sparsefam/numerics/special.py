@@ -5,7 +5,7 @@ sums of small terms.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -191,18 +191,13 @@ def _stirling_series(x: Tensor) -> Tensor:
     return x * _inverse_squares(_STIRLING, x)
 
 
-def _stirling_remainder(x: Tensor) -> Tensor:
-    r"""Return $\log\Gamma(x) - (x - \tfrac12)\log x + x - \tfrac12\log 2\pi$ for $x > 0$."""
+def stirling_excess(x: Tensor) -> Tensor:
+    r"""Return $\log\Gamma(x) - x \log x + x$ for $x > 0$, without large terms."""
     steps = _unit_steps(x)
     inverse = steps.reciprocal()
     # (y + 1/2) log(1 + 1/y) - 1, without the 1.
     terms = (steps + 0.5) * _log_remainder(1 + inverse, inverse) + 0.5 * inverse
-    return _stirling_series(x + _SHIFT) + terms.sum(-1)
-
-
-def stirling_excess(x: Tensor) -> Tensor:
-    r"""Return $\log\Gamma(x) - x \log x + x$ for $x > 0$, without large terms."""
-    return _stirling_remainder(x) + 0.5 * torch.log(2 * math.pi / x)
+    return _stirling_series(x + _SHIFT) + terms.sum(-1) + 0.5 * torch.log(2 * math.pi / x)
 
 
 def digamma_excess(x: Tensor) -> Tensor:
@@ -305,13 +300,13 @@ def space_to_ball(y: Tensor) -> Tensor:
     square, small, r = _radius(y / 2, _TANH_LIMIT)
     # A point that was rounded to the sphere could not be mapped back.
     outer = torch.tanh(r).clamp(max=_largest_radius(y)) / r
-    return y / 2 * torch.where(small, _tanh_ratio(square), outer)
+    return y / 2 * torch.where(small, _fraction(square, lambda k: 1), outer)
 
 
 def space_to_ball_log_det(y: Tensor) -> Tensor:
     r"""Return $\log|\det \partial u / \partial y|$ (...) of `space_to_ball` at y (..., D)."""
     square, small, r = (x.squeeze(-1) for x in _radius(y / 2, _TANH_LIMIT))
-    ratio = _tanh_ratio(square)
+    ratio = _fraction(square, lambda k: 1)
     across = torch.where(small, ratio, torch.tanh(r) / r).log() - math.log(2)
     # The radial factor 1 - tanh^2 = 1/cosh^2, whose logarithm is linear for large radii.
     outer = 2 * math.log(2) - 2 * r - 2 * torch.log1p(torch.exp(-2 * r))
@@ -324,7 +319,7 @@ def ball_to_space(u: Tensor) -> Tensor:
     square, small, r = _radius(u, _ATANH_LIMIT)
     inside = r.clamp(max=_largest_radius(u))
     outer = torch.log1p(2 * inside / (1 - inside)) / (2 * r)
-    return 2 * u * torch.where(small, _atanh_ratio(square), outer)
+    return 2 * u * torch.where(small, _fraction(square, lambda k: -k * k), outer)
 
 
 def _largest_radius(x: Tensor) -> float:
@@ -343,19 +338,15 @@ def _radius(x: Tensor, limit: float) -> tuple[Tensor, Tensor, Tensor]:
     return torch.where(small, square, 0.0), small, torch.where(small, 1.0, norm)
 
 
-def _tanh_ratio(s: Tensor) -> Tensor:
-    r"""Return $\tanh(\sqrt s)/\sqrt s$ by Lambert's continued fraction."""
-    total = torch.full_like(s, 2 * _DEPTH_OF_FRACTIONS + 1)
-    for k in range(_DEPTH_OF_FRACTIONS - 1, -1, -1):
-        total = 2 * k + 1 + s / total
-    return 1 / total
+def _fraction(s: Tensor, numerator: Callable[[int], int]) -> Tensor:
+    r"""Return the continued fraction 1/(1 + a_1 s/(3 + a_2 s/(5 + ...))) of numerators a.
 
-
-def _atanh_ratio(s: Tensor) -> Tensor:
-    r"""Return $\operatorname{artanh}(\sqrt s)/\sqrt s$ by Gauss's continued fraction."""
+    It is $\tanh(\sqrt s)/\sqrt s$ for a_k = 1 (Lambert), and $\operatorname{artanh}$ for a_k = -k^2
+    (Gauss).
+    """
     total = torch.full_like(s, 2 * _DEPTH_OF_FRACTIONS + 1)
-    for k in range(_DEPTH_OF_FRACTIONS - 1, -1, -1):
-        total = 2 * k + 1 - (k + 1) ** 2 * s / total
+    for k in range(_DEPTH_OF_FRACTIONS, 0, -1):
+        total = 2 * k - 1 + numerator(k) * s / total
     return 1 / total
 
 

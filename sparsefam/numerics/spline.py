@@ -24,8 +24,12 @@ def nonzero_splines(knots: Tensor, degree: int, t: Tensor) -> tuple[Tensor, Tens
     knots, t = knots.to(dtype), t.to(dtype)
     inside = (knots[0] <= t) & (t <= knots[-1])
     t = t.clamp(knots[0], knots[-1])
+    if torch.compiler.is_exporting():  # ONNX has no sorted search
+        passed = (knots <= t.unsqueeze(-1)).sum(-1)
+    else:
+        passed = torch.searchsorted(knots.detach(), t.detach().contiguous(), right=True)
     # Each location has an interval of positive length: the last one is closed.
-    interval = torch.minimum(_count_knots(knots, t), (knots < knots[-1]).sum()) - 1
+    interval = torch.minimum(passed, (knots < knots[-1]).sum()) - 1
     steps = torch.arange(1 - degree, degree + 1, device=t.device)
     near = knots[(interval.unsqueeze(-1) + steps).clamp(0, len(knots) - 1)]
     t, values = t.unsqueeze(-1), inside.to(dtype).unsqueeze(-1)
@@ -35,13 +39,6 @@ def nonzero_splines(knots: Tensor, degree: int, t: Tensor) -> tuple[Tensor, Tens
         values = pad(rise * values, (1, 0)) + pad((1 - rise) * values, (0, 1))
     index = interval.unsqueeze(-1) + torch.arange(-degree, 1, device=t.device)
     return index.clamp(0, last), torch.where((index >= 0) & (index <= last), values, 0)
-
-
-def _count_knots(knots: Tensor, t: Tensor) -> Tensor:
-    """Count the knots at or below each location."""
-    if torch.compiler.is_exporting():  # ONNX has no sorted search
-        return (knots <= t.unsqueeze(-1)).sum(-1)
-    return torch.searchsorted(knots.detach(), t.detach().contiguous(), right=True)
 
 
 def spline_energy(knots: Tensor, degree: int, scale: float) -> Tensor:

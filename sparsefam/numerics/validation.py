@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce, wraps
 from numbers import Integral, Real
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,7 +45,6 @@ __all__ = [
 
 _PLAIN, _FLOATING = (Tensor, nn.Parameter), (torch.float32, torch.float64)
 _REMEDY = "add a small multiple of the identity, or model the subspace that the data span"
-_Object = TypeVar("_Object")
 # A tuple, since torch 2.8 does not compile isinstance of a union.
 _HOLDERS = (Distribution, Transform, nn.Module)
 

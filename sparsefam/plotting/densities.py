@@ -198,7 +198,12 @@ def _curve(p: Any, view: tuple[float, float], points: int) -> tuple[Any, Any]:
 
 def _draw_contours(ax: "Axes", p: Any, color: Any, view: Box, points: int) -> None:
     """Draw contours of a density by its values on a grid."""
-    grid = _grid(_contour_box(p, view), points)
+    if hasattr(p, "scale_tril"):  # an ellipse may be a small part of the view
+        size = 1 if isinstance(p.support, Ellipsoid) else _FAR
+        half = (1 + _MARGIN_2D) * size * p.scale_tril.detach().norm(dim=-1)
+        centre = p.loc.detach()
+        view = tuple(zip((centre - half).tolist(), (centre + half).tolist(), strict=True))
+    grid = _grid(view, points)
     height = _heights(p, grid)
     if not height.any():
         return
@@ -210,16 +215,6 @@ def _draw_contours(ax: "Axes", p: Any, color: Any, view: Box, points: int) -> No
         filled.set_gid("density")
     style: dict[str, Any] = {"linewidths": 1.6, "linestyles": "-" if closed else "--"}
     ax.contour(*grid, height, [lowest], colors=[color], **style).set_gid("support")
-
-
-def _contour_box(p: Any, view: Box) -> Box:
-    """Return a box around an ellipse, which may be a small part of the view; else the view."""
-    if not hasattr(p, "scale_tril"):
-        return view
-    size = 1 if isinstance(p.support, Ellipsoid) else _FAR
-    half = (1 + _MARGIN_2D) * size * p.scale_tril.detach().norm(dim=-1)
-    centre = p.loc.detach()
-    return tuple(zip((centre - half).tolist(), (centre + half).tolist(), strict=True))
 
 
 def _grid(view: Box, points: int) -> list[Any]:
