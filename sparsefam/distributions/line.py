@@ -513,7 +513,7 @@ class LineDistribution(SparseDistribution):
 
 
 class IntegratedDistribution(LineDistribution):
-    """A 1-D density whose moments, masses and quantiles are integrals without a closed form."""
+    """A 1-D density that integrates moments, masses and quantiles it knows no closed form of."""
 
     @property
     def _law(self) -> Law | None:
