@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from sparsefam.numerics import cells, normalizer
 from sparsefam.numerics.cells import positive_pieces, power_weights, rough_masses
@@ -67,3 +68,26 @@ def test_rough_masses_leave_one_step(eps: float) -> None:
     mass, rate = rough_masses(f, measure, Power(eps))
     torch.testing.assert_close(mass, due[0], rtol=0, atol=2e-5)
     torch.testing.assert_close(rate, due[1], rtol=0, atol=2e-2)
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_blocks_of_rows_change_nothing(learned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values, first derivatives and, where alpha is a number, second ones."""
+    x, w = gauss_legendre(10, LIKE)
+    t = (torch.arange(8) + (x.unsqueeze(-1) + 1) / 2) / 8
+    f = 3 * torch.sin(20 * t.unsqueeze(-1) + torch.linspace(0, 6, 50, dtype=torch.float64))
+    measure = (w / 16).reshape(-1, 1, 1).expand(10, 8, 1)
+    eps: Tensor | float = torch.linspace(0.3, 0.9, 50, dtype=torch.float64) if learned else 0.5
+    leaves = [f.requires_grad_(), *([eps.requires_grad_()] if isinstance(eps, Tensor) else [])]
+
+    def results() -> list[Tensor]:
+        A, weights, _, _ = normalizer.normalized_weights(f, measure, eps)
+        total = (weights * t.unsqueeze(-1).sin()).sum() + A.square().sum()
+        first = torch.autograd.grad(total, leaves, create_graph=not learned)
+        rest = [] if learned else torch.autograd.grad(first[0].square().sum(), f)
+        return [A, weights, *first, *rest]
+
+    whole = results()
+    monkeypatch.setattr(normalizer, "_ELEMENTS", 80 * 7)
+    for found, expected in zip(results(), whole, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)

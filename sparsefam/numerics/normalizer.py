@@ -165,9 +165,11 @@ def _solve(f: Tensor, measure: Tensor, eps: Tensor | None, number: float) -> lis
 
 
 def _row_blocks(f: Tensor) -> list[slice]:
-    """Divide the rows of scores (m, G, R) into blocks."""
+    """Divide the rows of scores (m, G, R) into blocks; a device and a graph have one."""
+    if not f.is_cpu or torch.compiler.is_compiling():
+        return [slice(None)]
     rows = f.shape[-1]
-    step = max(1, _ELEMENTS * rows // max(1, f.numel())) if f.is_cpu else max(1, rows)
+    step = max(1, _ELEMENTS * rows // max(1, f.numel()))
     return [slice(first, min(first + step, rows)) for first in range(0, max(1, rows), step)]
 
 
@@ -276,7 +278,7 @@ class _Normalized(torch.autograd.Function):
             own = f[..., some], escort[..., some], A[some]
             power = Power(ctx.number if eps is None else eps[some])
             parts.append(_pull_back(given, *own, measure, power, ctx.needs_input_grad[2]))
-        found = [torch.cat(x, -1) for x in zip(*parts, strict=True)]
+        found = [x[0] if len(x) == 1 else torch.cat(x, -1) for x in zip(*parts, strict=True)]
         return found[0], None, found[1] if len(found) > 1 else None
 
 
