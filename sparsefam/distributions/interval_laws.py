@@ -595,7 +595,8 @@ class Law(NamedTuple):
         The product with a Gaussian is such a law, too, whose mass is divided by the law's own.
         """
         low, high = (end.unsqueeze(-1) for end in (low, high))
-        loc, scale = (self.loc + 0 * self.scale).unsqueeze(-1), self.scale.unsqueeze(-1)
+        scale, loc = self.scale.unsqueeze(-1), self.loc
+        loc = loc.unsqueeze(-1) if isinstance(loc, Tensor) else loc
         own, offset = self._replace(loc=loc, scale=scale), centers - loc
         spread = (scale.square() + widths.square()).sqrt()
         middle = centers - (widths / spread).square() * offset

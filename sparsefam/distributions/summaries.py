@@ -220,7 +220,7 @@ class Summaries(TorchDistribution):
 
     def _exact(self) -> Any:
         """Return the same density, computed in float64."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no sets of highest density")
 
     def _breakpoints(self) -> Tensor:
         """Return locations (*batch, J) between which the density is smooth, padded with NaN."""
