@@ -111,6 +111,17 @@ def test_values_broadcast_against_the_batch(case: Case) -> None:
     torch.testing.assert_close(p.log_prob(one), p.log_prob(spread), **sums(case))
 
 
+@every_case
+def test_values_may_have_more_digits_than_the_parameters(case: Case) -> None:
+    p = case(torch.float32)
+    t, level = p.mean, torch.full(p.batch_shape, 0.25)
+    numbers = ("cdf", "survival", "log_cdf", "log_survival", "highest_density_mass")
+    calls = {name: t for name in ("log_prob", "prob", *(() if p.event_shape else numbers))}
+    for name, value in (calls if p.event_shape else {**calls, "icdf": level}).items():
+        found, same = (getattr(p, name)(x).double() for x in (value.double(), value))
+        torch.testing.assert_close(found, same, rtol=1e-4, atol=1e-5, msg=name)
+
+
 # Expansion and reshaping
 @every_case
 def test_expand_copies_nothing_and_changes_nothing(case: Case) -> None:

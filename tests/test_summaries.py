@@ -156,3 +156,22 @@ def test_a_level_with_more_than_the_mass_is_taken_whole() -> None:
     flat = sf.Density(lambda t: 0 * t, number(-1.0), 2.0)
     assert intervals(flat, 0.25) == [[-1.0, 2.0]]
     assert intervals(sf.BetaGaussian(0.0, 1.0, math.inf), 0.25) == [[-1.0, 1.0]]
+
+
+def test_a_density_that_is_infinite_at_an_end_has_sets_of_every_mass() -> None:
+    p = sf.ScaledBeta(number(0.0), 1.0, number([0.22, 0.39, 0.82]), number([1.43, 0.84, 0.62]))
+    for mass in (0.5, 0.9):
+        edges = p.highest_density(mass).intervals.nan_to_num(0.0).movedim(0, -1)
+        a, b = (p.concentration * x for x in (p.mean, 1 - p.mean))
+        total = number(stats.beta.cdf(edges, a, b)).diff(dim=1).sum((0, 1))
+        torch.testing.assert_close(total, torch.full_like(total, mass), rtol=0.0, atol=1e-12)
+
+
+def test_a_set_that_ends_at_a_jump_has_its_mass() -> None:
+    # Rounding puts the jump beyond the first location after the breakpoint.
+    law = td.Uniform(number(0.1128242015838623), 2.371351420879364)
+    logits = number([-0.006939702440392754, -4.973964225983146])
+    p = sf.Mixture(logits, [law, sf.Normal(number(0.7555277347564697), 0.3)])
+    (edges,) = intervals(p, 0.9)
+    assert edges[0] == law.low
+    assert float(p.cdf(number(edges)).diff()) == pytest.approx(0.9, abs=1e-10)

@@ -4,6 +4,7 @@ The level c is the root of a decreasing function, the mass above a level. The en
 for a level are breakpoints at which the density jumps, and roots that a grid brackets.
 """
 
+import copy
 import math
 from typing import Any
 
@@ -20,7 +21,12 @@ _LOCATIONS, _LEAST, _MOST = 256, 8, 64
 # Steps that move locations to the extrema of the density next to them.
 _EXTREMA = 3
 # The largest number of levels, and the tolerated error of the mass before the last step.
-_LEVELS, _CLOSE = 60, 1e-13
+_LEVELS, _CLOSE = 60, 1e-10
+# The ratio of levels from which on their geometric mean is the middle.
+_WIDE = 4.0
+# The shares of a level by which a root may miss it, and of a location by which a breakpoint may
+# be away from a jump.
+_MISSED, _AWAY = 1e-6, 1e-12
 # Roundings of heights that count as one.
 _ROUNDING = 16
 
@@ -39,25 +45,55 @@ def highest_density(p: Any, mass: Tensor, cuts: Tensor) -> Tensor:
     places = sort_cuts(cuts.double())
     with torch.no_grad():
         grid = _Grid(q, places.detach())
-        level = grid.level_of(mass.detach())
-        low, high = torch.zeros_like(level), grid.heights.amax(0) * 2
-        for _ in range(_LEVELS):
-            edges = _Edges(q, grid, level)
-            found, slope = edges.mass(q, edges.t), edges.slope(q)
-            gap = mass - found
-            enough, met = gap <= _CLOSE, gap.abs() <= _CLOSE
-            low, high = torch.where(enough, level, low), torch.where(enough, high, level)
-            done = met | (high - low <= _ROUNDING * 2.0**-52 * high)
-            if bool(done.all()):
-                break
-            step = level + gap / torch.where(slope < 0, slope, -1.0)
-            safe = (slope < 0) & (low < step) & (step < high)
-            level = torch.where(done, level, torch.where(safe, step, (low + high) / 2))
-        # Where the mass jumps, the level with more.
-        level = torch.where(met, level, low)
-        edges = _Edges(q, grid, level)
+        edges = _Edges(q, grid, _level(q, grid, mass.detach()))
     t = edges.polished(p, q, mass, places)
     return t.unflatten(0, (-1, 2)).movedim((0, 1), (-2, -1))
+
+
+def _level(q: Any, grid: "_Grid", mass: Tensor) -> Tensor:
+    """Return the levels (*batch) above which densities have a mass.
+
+    A step goes along the parabola that has the mass and its slope at the level, and the mass at the
+    other end of the bracket: next to an extremum the level is quadratic in the mass. Steps that
+    leave the bracket, or follow one that did not halve the error, become bisections. Densities that
+    are done are left out once they are half of all.
+    """
+    level = grid.level_of(mass)
+    shape, found = level.shape, level.flatten().clone()
+    rows = torch.arange(len(found), device=level.device)
+    low, high = torch.zeros_like(level), grid.heights.amax(0) * 2
+    gap_low, gap_high = mass - 1, mass
+    before = last = torch.full_like(level, math.inf)
+    for _ in range(_LEVELS):
+        edges = _Edges(q, grid, level)
+        gap, slope = mass - edges.mass(q, edges.t), edges.slope(q)
+        enough, met = gap <= _CLOSE, gap.abs() <= _CLOSE
+        low, high = torch.where(enough, level, low), torch.where(enough, high, level)
+        gap_low, gap_high = torch.where(enough, gap, gap_low), torch.where(enough, gap_high, gap)
+        done = met | (high - low <= _ROUNDING * 2.0**-52 * high)
+        # Where the mass jumps, the level with more.
+        found[rows] = torch.where(met, level, low).flatten()
+        if bool(done.all()):
+            break
+        away = torch.where(enough, high, low) - level
+        rise = torch.where(enough, gap_high, gap_low) - gap
+        rate = torch.where(slope < 0, slope, -1.0)
+        bend = torch.where(away <= _WIDE * level, away + rise / rate, 0.0)
+        step = gap / rate + bend * (gap / rise).square()
+        inside = (low < level + step) & (level + step < high)
+        safe = (slope < 0) & inside & (gap.abs() <= before / 2)
+        # Heights may differ by many orders of magnitude.
+        wide = (low > 0) & (high > _WIDE * low)
+        middle = torch.where(wide, low.sqrt() * high.sqrt(), low + (high - low) / 2)
+        step = torch.where(safe, step, middle - level)
+        level = level + torch.where(done, 0.0, step)
+        before, last = (torch.where(safe, x, math.inf) for x in (last, gap.abs()))
+        left = ~done
+        if 2 * int(left.sum()) <= left.numel():
+            q, grid, rows = q[left], grid.take(left), rows[left.flatten()]
+            state = mass, level, low, high, before, last, gap_low, gap_high
+            mass, level, low, high, before, last, gap_low, gap_high = (x[left] for x in state)
+    return found.reshape(shape)
 
 
 @torch.no_grad()
@@ -88,55 +124,79 @@ class _Grid:
         share = torch.linspace(0, 1, self.count, dtype=low.dtype, device=low.device)
         share = share.reshape(-1, *(1,) * low.dim())
         t = torch.lerp(first, last, share).movedim(0, 1)
-        self.t = torch.cat([t[:, :-1], last.unsqueeze(1)], 1)
-        self.heights = self._heights(q, self.t)
+        t = torch.cat([t[:, :-1], last.unsqueeze(1)], 1)
+        self.t, self.places = t.flatten(0, 1), places
+        self.heights = _heights(q, self.t)
         for _ in range(_EXTREMA):
             self._sharpen(q)
-        self.places = places
-        width = self.t.diff(dim=1).clamp_min(0) / 2
-        zero = torch.zeros_like(width[:, :1])
-        self.weights = torch.cat([width, zero], 1) + torch.cat([zero, width], 1)
-        self.t, self.heights, self.weights = (
-            x.flatten(0, 1) for x in (self.t, self.heights, self.weights)
-        )
 
-    @staticmethod
-    def _heights(q: Any, t: Tensor) -> Tensor:
-        heights = q.prob(t.flatten(0, 1)).reshape(t.shape)
-        return heights.double().nan_to_num(0.0).clamp(max=1e300)
+    def take(self, rows: Tensor) -> "_Grid":
+        """Return the locations of some densities, by a mask."""
+        new = copy.copy(self)
+        for name in ("t", "heights", "places"):
+            setattr(new, name, getattr(self, name)[:, rows])
+        return new
 
     def _sharpen(self, q: Any) -> None:
         """Move locations towards extrema between their neighbours, by a parabola."""
-        (a, b, c), (u, v, w) = ((x[:, :-2], x[:, 1:-1], x[:, 2:]) for x in (self.t, self.heights))
-        highest, lowest = torch.maximum(u, w), torch.minimum(u, w)
+        rise = self.heights.diff(dim=0)
+        rank = torch.arange(len(rise), device=rise.device) % self.count
+        rank = rank.reshape(-1, *(1,) * (rise.dim() - 1))[1:]
         # Next to the first and the last location, which stay, there may be one of a monotone three.
-        first, last = (torch.zeros_like(v, dtype=torch.bool) for _ in range(2))
-        first[:, 0], last[:, -1] = True, True
-        extreme = (v >= highest) | (v <= lowest)
-        start, end = torch.where(extreme | first, a, b), torch.where(extreme | last, c, b)
+        near = (rank == 1) | (rank == self.count - 2)
+        candidate = (rise[1:] * rise[:-1] <= 0) | near
+        candidate &= (rank > 0) & (rank < self.count - 1) & ((rise[1:] != 0) | (rise[:-1] != 0))
+        row, present = _true_rows(torch.cat([torch.zeros_like(candidate[:1]), candidate]))
+        neighbours = (row - 1).clamp_min(0), row, row + 1
+        (a, b, c), (u, v, w) = (
+            [x.gather(0, i) for i in neighbours] for x in (self.t, self.heights)
+        )
+        highest, lowest = torch.maximum(u, w), torch.minimum(u, w)
+        extreme, rank = (v >= highest) | (v <= lowest), row % self.count
+        start = torch.where(extreme | (rank == 1), a, b)
+        end = torch.where(extreme | (rank == self.count - 2), c, b)
         left, right = (b - a) * (v - w), (b - c) * (v - u)
         step = ((b - a) * left - (b - c) * right) / (2 * (left - right))
         moved = b - torch.where(step.isfinite(), step, 0.0)
-        inside = (start < moved) & (moved < end)
-        moved = torch.where(inside, moved, b)
-        inner = self._heights(q, moved)
-        beyond = (inner > torch.maximum(highest, v)) | (inner < torch.minimum(lowest, v))
-        moved, inner = (torch.where(inside & beyond, x, y) for x, y in ((moved, b), (inner, v)))
-        self.t, self.heights = (
-            torch.cat([x[:, :1], y, x[:, -1:]], 1)
-            for x, y in ((self.t, moved), (self.heights, inner))
-        )
+        inside = present & (start < moved) & (moved < end)
+        height = _heights(q, torch.where(inside, moved, b))
+        better = (height > torch.maximum(highest, v)) | (height < torch.minimum(lowest, v))
+        for x, new, old in ((self.t, moved, b), (self.heights, height, v)):
+            x.scatter_(0, row, torch.where(inside & better, new, old))
 
     def level_of(self, mass: Tensor) -> Tensor:
         """Return about the level of a mass (*batch)."""
-        last = (x.movedim(0, -1).contiguous() for x in (self.heights, self.weights))
-        heights, weights = last  # sorts are fast along the last axis
+        t, heights = (x.unflatten(0, (-1, self.count)) for x in (self.t, self.heights))
+        u, v = heights[:, :-1], heights[:, 1:]
+        # By harmonic means, as a height may be infinite, nearly.
+        half = t.diff(dim=1).clamp_min(0) * v * (u / (u + v)).nan_to_num(0.0)
+        zero = torch.zeros_like(half[:, :1])
+        parts = (torch.cat([half, zero], 1) + torch.cat([zero, half], 1)).flatten(0, 1)
+        # Sorts are fast along the last axis.
+        heights, parts = (x.movedim(0, -1).contiguous() for x in (self.heights, parts))
         order = heights.argsort(-1, descending=True)
         heights = heights.gather(-1, order)
-        below = (heights * weights.gather(-1, order)).cumsum(-1)
+        below = parts.gather(-1, order).cumsum(-1)
         due = mass.unsqueeze(-1) * below[..., -1:]
         place = (below < due).sum(-1, keepdim=True).clamp_max(heights.shape[-1] - 1)
         return heights.gather(-1, place).squeeze(-1)
+
+
+def _heights(q: Any, t: Tensor) -> Tensor:
+    return q.prob(t).double().nan_to_num(0.0).clamp(max=1e300)
+
+
+def _true_rows(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the rows (K, *batch) at which a mask (n, *batch) is true, and where there is none 0.
+
+    The second result says which are rows.
+    """
+    n, most = len(mask), int(mask.sum(0).amax()) if mask.numel() else 2
+    row = torch.arange(n, device=mask.device).reshape(-1, *(1,) * (mask.dim() - 1))
+    row = torch.where(mask, row, n).movedim(0, -1).contiguous()
+    # A sort of all takes longer.
+    row = row.topk(most, largest=False).values.movedim(-1, 0)
+    return torch.where(row < n, row, 0), row < n
 
 
 class _Edges:
@@ -147,25 +207,15 @@ class _Edges:
         above = grid.heights >= level * (1 - _ROUNDING * 2.0**-52)
         outside = torch.zeros_like(above[:1])
         change = torch.cat([outside, above]) ^ torch.cat([above, outside])
-        most = int(change.sum(0).amax()) if level.numel() else 2
-        index = torch.arange(len(change), device=level.device)
-        index = torch.where(change, index.reshape(-1, *(1,) * level.dim()), len(change))
-        # The first ones; a sort of all is most of the time.
-        first = index.movedim(0, -1).contiguous().topk(most, largest=False)
-        index = first.values.movedim(-1, 0)
-        self.present = index < len(change)
-        index = torch.where(self.present, index, 0)
-        sign = torch.where(torch.arange(most, device=level.device) % 2 == 0, -1.0, 1.0)
+        index, self.present = _true_rows(change)
+        sign = torch.where(torch.arange(len(index), device=level.device) % 2 == 0, -1.0, 1.0)
         self.sign = sign.to(level).reshape(-1, *(1,) * level.dim())
         # Between the last location before a breakpoint and the first one after it q jumps.
-        self.fixed = index % grid.count == 0
-        self.place = index // grid.count
-        last = len(grid.t) - 1
+        self.moving = self.present & (index % grid.count != 0)
+        place, last = index // grid.count, len(grid.t) - 1
         self.low, self.high = (
             grid.t.gather(0, i.clamp(0, last)) for i in (index - 1, index.clamp(max=last))
         )
-        ends = places.gather(0, self.place)
-        self.moving = self.present & ~self.fixed
         low, high = (
             torch.where(self.moving, x, end)
             for x, end in ((self.low, places[:1]), (self.high, places[-1:]))
@@ -174,7 +224,15 @@ class _Edges:
         def excess(t: Tensor) -> Tensor:
             return torch.where(self.moving, self.sign * (level - q.prob(t)), 0.0)
 
-        self.t = torch.where(self.moving, increasing_root(excess, low, high), ends)
+        root = increasing_root(excess, low, high)
+        between, self.moving = self.moving, self.moving & (excess(root).abs() <= _MISSED * level)
+        # Breakpoints may have rounding errors, so that a jump is next to them.
+        following = places.gather(0, (place + 1).clamp_max(len(places) - 1))
+        is_next = (following - root).abs() < (root - places.gather(0, place)).abs()
+        self.place = torch.where(between & is_next, place + 1, place)
+        ends = places.gather(0, self.place)
+        is_near = (ends - root).abs() <= _AWAY * root.abs()
+        self.t = torch.where(between & (self.moving | ~is_near), root, ends)
 
     def mass(self, p: Any, t: Tensor) -> Tensor:
         """Return the mass of the intervals with ends t."""
@@ -196,7 +254,8 @@ class _Edges:
         with torch.no_grad():
             slopes = self.slopes(q)
             rate = (self.sign * self.level / slopes).sum(0)
-        start = torch.where(self.moving, self.t, places.gather(0, self.place))
+        ends = places.gather(0, self.place)
+        start = torch.where(self.t == ends.detach(), ends, self.t)
         excess = torch.where(self.moving, p.prob(start) - self.level, 0.0)
         gap = mass - self.mass(p, start) + (self.sign * self.level * excess / slopes).sum(0)
         meets = (mass - self.mass(q, self.t)).detach().abs() <= 1e-6

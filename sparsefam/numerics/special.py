@@ -87,7 +87,7 @@ def log_ball_tail(radius: Tensor, m: Tensor, dim: int = 1) -> Tensor:
     if dim > 1 and radius.dtype != torch.float64:
         # Below the radii that are likely the terms cancel in derivatives.
         return log_ball_tail(radius.double(), m.double(), dim).to(radius.dtype)
-    b = m + 1
+    b = m.to(radius.dtype) + 1
     square, rest = radius.square(), (1 - radius) * (1 + radius)
     log_power = -b * torch.log1p(square / rest)
     if dim == 1:
