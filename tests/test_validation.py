@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import sparsefam as sf
 from sparsefam.numerics.validation import (
     broadcast_location_scale,
     cholesky_factor,
@@ -70,3 +71,12 @@ def test_checks_pass_through_vmap_and_compilation() -> None:
 def test_tensors_with_a_pending_negation_are_not_plain() -> None:
     x = torch.complex(torch.ones(2), torch.ones(2)).conj().imag
     assert is_plain_cpu_tensor(torch.ones(2)) and not is_plain_cpu_tensor(torch.ones(2), x)
+
+
+def test_messages_show_the_entries_that_break_a_rule() -> None:
+    mean = torch.linspace(0.0, 1.0, 101)
+    with pytest.raises(ValueError) as refusal:
+        sf.ScaledBeta(0.0, 1.0, mean, 2.0)
+    # The ends are of all densities, as many as the means.
+    shown = "(tensor([0., 1.]), tensor([0., 0.]), tensor([1., 1.]))"
+    assert str(refusal.value) == f"mean must be strictly between low and high, got {shown}"

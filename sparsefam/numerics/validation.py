@@ -45,6 +45,8 @@ __all__ = [
 
 _PLAIN, _FLOATING = (Tensor, nn.Parameter), (torch.float32, torch.float64)
 _REMEDY = "add a small multiple of the identity, or model the subspace that the data span"
+# So many entries of an argument are shown in messages.
+_SHOWN = 6
 # A tuple, since torch 2.8 does not compile isinstance of a union.
 _HOLDERS = (Distribution, Transform, nn.Module)
 
@@ -203,7 +205,18 @@ def require(valid: Tensor, name: str, rule: str, value: object) -> None:
     if torch.compiler.is_compiling() or valid.is_meta:
         return
     if not torch._is_all_true(valid):
-        raise ValueError(f"{name} must be {rule}, got {value}")
+        raise ValueError(f"{name} must be {rule}, got {_first_invalid(value, valid)}")
+
+
+def _first_invalid(value: object, valid: Tensor) -> object:
+    """Return what of a value to show: of large tensors the first entries that are not valid."""
+    if isinstance(value, tuple):
+        return tuple(_first_invalid(part, valid) for part in value)
+    if isinstance(value, dict):
+        return {name: _first_invalid(part, valid) for name, part in value.items()}
+    if not isinstance(value, Tensor) or value.numel() <= _SHOWN or not in_eager():
+        return value
+    return value[~valid][:_SHOWN] if value.shape[: valid.dim()] == valid.shape else value
 
 
 def require_scale_tril(name: str, value: Tensor) -> None:
