@@ -12,7 +12,7 @@ from scipy.special import gamma
 from torch import Tensor
 from torch import distributions as td
 
-from sparsefam import BetaGaussian, Laplace, MultivariateNormal, Normal, bases
+from sparsefam import BetaGaussian, Laplace, Mixture, MultivariateNormal, Normal, Truncated, bases
 from sparsefam.distributions.torch_adapter import TorchUnivariate, intervals_of, wrap
 
 DOUBLE = torch.float64
@@ -108,6 +108,10 @@ def test_own_classes_are_preferred() -> None:
     assert type(wrap(td.Laplace(loc, scale))) is Laplace
     assert type(wrap(td.MultivariateNormal(loc, torch.eye(3)))) is MultivariateNormal
     assert type(wrap(td.Independent(td.Normal(loc, scale), 1))) is MultivariateNormal
+    parts = td.Normal(number([-1.0, 20.0]), number([0.3, 0.01]))
+    mixed = td.MixtureSameFamily(td.Categorical(torch.ones(2)), parts)
+    assert type(wrap(mixed)) is Mixture
+    assert Truncated(mixed, -3.0).log_mass.item() == pytest.approx(0.0, abs=1e-10)
     own = BetaGaussian(0.0, 1.0, 1.5)
     assert wrap(own) is own
 

@@ -132,6 +132,8 @@ def test_shares_of_a_far_tail_keep_their_digits(scale: float, side: int) -> None
         (td.Weibull(*double(1.0, 0.1)), (None, 1.0), -math.expm1(-1.0), 1e-12),
         (td.Beta(*double(0.1, 0.1)), (0.0, 0.5), 0.5, 1e-12),
         (td.StudentT(double(0.1)), (None, 0.4), stats.t(0.1).cdf(0.4), 1e-12),
+        # Its variance hardly exists.
+        (td.StudentT(double(2.001)), (-6.0, None), stats.t(2.001).sf(-6.0), 1e-12),
         (td.Pareto(*double(1.0, 0.1)), (2.0, None), 2**-0.1, 1e-12),
         (td.LogNormal(*double(0.0, 9.0)), (1.0, None), 0.5, 1e-12),
         (td.LogNormal(*double(0.0, 1.0)), (30.0, 31.0), stats.lognorm(1).sf(30.0), None),
@@ -220,6 +222,17 @@ def test_ends_are_batched_and_may_be_infinite() -> None:
     assert p.rsample((5,)).shape == (5, 4)
     for given in (Truncated(Normal(*double(0.0, 1.0)), high=2.0),):
         torch.testing.assert_close(given.log_mass, p.log_mass[2])
+
+
+def test_peaks_that_the_rule_misses_are_refused() -> None:
+    class Narrow(td.Normal):
+        """Two narrow peaks, of which nothing but the distribution function tells."""
+
+        parts = Mixture(torch.zeros(2), Normal(*double([-1.0, 20.0], [0.3, 0.01])))
+        log_prob, cdf = parts.log_prob, parts.cdf
+
+    with pytest.raises(ValueError, match="ends between which Narrow has a mass that"):
+        Truncated(Narrow(*double(0.0, 1.0)), -3.0)
 
 
 def test_bad_arguments_are_named() -> None:

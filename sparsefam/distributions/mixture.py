@@ -22,6 +22,7 @@ from .base import SoftmaxDistribution, SparseDistribution
 from .categorical import SparseCategorical
 from .line import argmax
 from .torch_adapter import (
+    WRAPPERS,
     cuts_of,
     dtype_of,
     intervals_of,
@@ -458,6 +459,14 @@ class Mixture(SoftmaxDistribution):
         p = self._to_float64() if isinstance(psi, Polynomial) else self
         means = p._map(lambda q: q.expect(psi), 1)
         return p._deviations(means, 1).to(self.alpha.dtype)
+
+
+def _of_torch(p: Any) -> Mixture:
+    """Return a mixture of torch as one of this package, which knows the places of its peaks."""
+    return Mixture(p.mixture_distribution, p.component_distribution, validate_args=False)
+
+
+WRAPPERS["MixtureSameFamily"] = _of_torch
 
 
 def _members(components: Distribution | Sequence[Distribution]) -> list[Distribution]:

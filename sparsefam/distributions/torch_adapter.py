@@ -36,6 +36,7 @@ from .line import (
 from .normal import Laplace, Normal
 
 __all__ = [
+    "WRAPPERS",
     "TorchDensity",
     "TorchMultivariate",
     "TorchUnivariate",
@@ -51,6 +52,8 @@ __all__ = [
     "wrap",
 ]
 
+# Densities of this package by the names of classes of torch that they take the place of.
+WRAPPERS: dict[str | None, Callable[[Any], SparseDistribution]] = {}
 # Twice the nodes between two cuts for bases, and for waves.
 _FINE, _WAVES = 64, 512
 # Distributions of torch and Pyro without kinks inside of their supports.
@@ -112,6 +115,8 @@ def wrap(p: Any) -> SparseDistribution:
     if is_discrete(p):
         raise ValueError(f"a distribution must be continuous to have a density, got {p}")
     name = torch_name(p)
+    if name in WRAPPERS:
+        return WRAPPERS[name](p)
     if name in ("Normal", "Laplace"):
         return (Normal if name == "Normal" else Laplace)._of(p.loc, p.scale)
     if name == "MultivariateNormal":
@@ -424,7 +429,11 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
                 spread = torch.where(curved < spread, curved, spread)
             known = self._known("stddev")
             if known is not None:
-                spread = torch.where(known.isfinite() & (known > 0), known, spread)
+                valid = known.isfinite() & (known > 0)
+                if self.ends == (None, None):
+                    # A variance that hardly exists says nothing of the middle.
+                    valid = valid & (torch.as_tensor(tail_index(self.base)) > 3)
+                spread = torch.where(valid, known, spread)
         return DoubleExponential(*self.ends, centre, spread)
 
     def _ends(self) -> tuple[Tensor, Tensor]:

@@ -36,6 +36,8 @@ _NAMES = (
 )
 # Share of the mass that may lie within a rounding error of an end where the density is steep.
 _LOST = 1e-8
+# By how much the mass between the ends may differ from that of the base's distribution function.
+_MISSED = 1e-3
 
 
 class Truncated(IntegratedDistribution, SoftmaxDistribution):
@@ -186,6 +188,9 @@ class Truncated(IntegratedDistribution, SoftmaxDistribution):
         resolved = resolved & self._log_mass.isfinite()
         if law is not None or not isinstance(self.base, TorchUnivariate):
             return resolved
+        if (below := self.base._known("cdf", ends)) is not None:
+            missed = (below.diff(dim=0).squeeze(0) - self._log_mass.exp()).abs()
+            resolved = resolved & ~(missed > _MISSED)
         # What lies beyond the outermost cuts decays exponentially on the line.
         line = self.base._line
         cuts, bounds = self._find_cuts(line), self.base.intervals[..., 0, :].movedim(-1, 0)
