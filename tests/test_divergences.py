@@ -13,7 +13,7 @@ from cases_kernel import POINTS, kernel_density, rbf
 from laws import LAWS, NARROW, Array, divergence, integral
 from scipy import stats
 from scipy.integrate import quad
-from scipy.special import roots_legendre
+from scipy.special import beta, roots_legendre
 from torch import Tensor
 from torch import distributions as td
 from torch.distributions import kl_divergence
@@ -85,6 +85,14 @@ def test_divergent_integrals_are_infinite() -> None:
     # The integral of (1 - x^2)^(-1/2) is pi.
     expected = (0.5**1.5 * 0.75**-0.5 * math.pi - 1) / 0.5
     assert sf.tsallis_divergence(p, q, 1.5).item() == pytest.approx(expected, abs=1e-6)
+    # The square of a density that is infinite at 0 has an integral from the power -1/2 on.
+    q = sf.TruncatedParabola(0.5 * ONE, 0.5 * ONE)
+    for a, b in ((0.5, 3.5), (0.8, 3.2)):
+        p = sf.ScaledBeta(0 * ONE, ONE, a / (a + b), a + b)
+        square = beta(2 * a - 1, 2 * b - 1) / beta(a, b) ** 2
+        expected = (square - 2 * 6 * a * b / (a + b) / (a + b + 1) + 6 / 5) / 2
+        for found in (sf.bregman_divergence(p, q, 2.0), sf.bregman_divergence(q, p, 2.0)):
+            assert found.item() == pytest.approx(expected, rel=1e-9)
 
 
 PAIRS = [

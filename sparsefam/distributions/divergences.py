@@ -110,9 +110,10 @@ def bregman_divergence(p: Distribution, q: Distribution, alpha: float) -> Tensor
     \frac{p\,q^{\alpha - 1}}{\alpha - 1}$$
 
     with $\Omega_\alpha(p) = (\int p^\alpha - 1)/(\alpha(\alpha - 1))$. It is the KL divergence at
-    $\alpha = 1$ and $\frac12\int(p - q)^2$ at 2; above 1 it is finite for any two supports. If q is
-    the prediction map of a score at this alpha, it is at most the score's Fenchel-Young loss on p,
-    and equal to it where p's support lies in q's.
+    $\alpha = 1$ and $\frac12\int(p - q)^2$ at 2; above 1 it is finite for any two supports, and
+    infinite only if a density is so high at an end that $\int p^\alpha$ is. If q is the prediction
+    map of a score at this alpha, it is at most the score's Fenchel-Young loss on p, and equal to it
+    where p's support lies in q's.
 
     Args:
         p: As for `tsallis_divergence`.
@@ -327,7 +328,10 @@ def _kl_univariate(p: Any, q: Any, integrand: _Integrand, nested: bool, eps: flo
 
 
 def _integral_over_line(p: Any, q: Any, integrand: _Integrand, nested: bool, eps: float) -> Tensor:
-    """Integrate between the cuts of both; if `nested`, infinite unless the integral converges."""
+    """Integrate between the cuts of both, infinite unless the integral converges.
+
+    If `nested`, p's support must lie in q's, and the integral is over it.
+    """
     inside, slack = _is_nested(p, q, eps)
     p, q = _recenter(p, q)
     ends = intervals_of(p).flatten(-2).unsqueeze(-2)
@@ -335,12 +339,15 @@ def _integral_over_line(p: Any, q: Any, integrand: _Integrand, nested: bool, eps
     p, q = separate_cuts(p, q)
     cuts = _concatenate(cuts_of(p), cuts_of(q))
     if nested:
-        inside = inside & ~_diverges(integrand, p, q, cuts, slack)
+        inside = inside & ~_diverges(integrand, p, q, cuts, slack, nested)
         # A second cut at an end of p's support would only cost accuracy.
         cuts = _concatenate(cuts_of(p), torch.where(at_end, math.nan, cuts_of(q)))
         cuts = _with_tails(p, cuts)
+    else:
+        inside = ~_diverges(integrand, p, q, cuts, slack, nested)
+        inside = inside & ~_diverges(lambda at: integrand(at.swapped()), q, p, cuts, slack, nested)
     found = line_integral(lambda t: integrand(_Logs.at(p, q, t)), cuts, rounding=_ROUNDING)
-    return torch.where(inside, found, math.inf) if nested else found
+    return torch.where(inside, found, math.inf)
 
 
 def _recenter(p: Any, q: Any) -> tuple[Any, Any]:
@@ -367,11 +374,13 @@ def _is_nested(p: Any, q: Any, eps: float) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def _diverges(integrand: _Integrand, p: Any, q: Any, cuts: Tensor, slack: Tensor) -> Tensor:
+def _diverges(
+    integrand: _Integrand, p: Any, q: Any, cuts: Tensor, slack: Tensor, nested: bool
+) -> Tensor:
     """Whether the integral diverges at an end of p's support (*batch).
 
     The integral over a doubling of the distance, of the order of the integrand times the distance,
-    must decrease outwards, and towards a finite end.
+    must decrease outwards, and towards a finite end. Unless `nested`, it does so outwards.
     """
     low, high = (x.unsqueeze(-1) for x in _span(cuts))
     found = torch.zeros_like(low[..., 0], dtype=torch.bool)
@@ -390,7 +399,10 @@ def _diverges(integrand: _Integrand, p: Any, q: Any, cuts: Tensor, slack: Tensor
         # With p added, as the integrand changes its sign; infinite where q has underflowed.
         height = torch.where(at.in_p, torch.exp(at.p), 0.0)
         part = (integrand(at).abs() + height) * step.abs()
-        part = torch.where((height > 0) & ~at.in_q, torch.where(finite, 0.0, math.inf), part)
+        if nested:
+            part = torch.where((height > 0) & ~at.in_q, torch.where(finite, 0.0, math.inf), part)
+        else:
+            part = torch.where(finite, part, 0.0)
         last = torch.where(part > 0, k, 0.0).amax(0, keepdim=True).long()
         outermost, middle = (part.gather(0, i).squeeze(0) for i in (last, last // 2))
         grows = (outermost > _LEAST) & (outermost >= _DECREASE * middle)
