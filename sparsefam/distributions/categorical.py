@@ -8,7 +8,6 @@ import torch
 from torch import Size, Tensor
 from torch.distributions import Distribution, constraints
 from torch.distributions.constraints import Constraint
-from torch.types import _size
 
 from ..numerics.deformed import log_beta
 from ..numerics.validation import broadcast_shapes, require, require_power
@@ -90,10 +89,9 @@ class SparseCategorical(SparseDistribution):
         table = self._log_probs().expand(*shape, self.probs.shape[-1])
         return table.gather(-1, value.expand(shape).long().unsqueeze(-1)).squeeze(-1)
 
-    def sample(self, sample_shape: _size = Size()) -> Tensor:
-        """Draw categories (*sample, *batch)."""
-        shape = self._extended_shape(sample_shape)
-        rows = self.probs.detach().expand(*shape, -1).reshape(-1, self.probs.shape[-1])
+    def _known_draws(self, shape: Size) -> Tensor:
+        shape = shape + self.batch_shape
+        rows = self.probs.expand(*shape, -1).reshape(-1, self.probs.shape[-1])
         return torch.multinomial(rows, 1).reshape(shape)
 
     def enumerate_support(self, expand: bool = True) -> Tensor:

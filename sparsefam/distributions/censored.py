@@ -130,7 +130,7 @@ class Censored(MixedDistribution):
             log_p = torch.where(value == end, log_mass, log_p)
         return self._as_given(log_p, value)
 
-    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
+    def _known_tail(self, value: Tensor, upper: Tensor, log: bool) -> Tensor:
         # The base's between the ends, and beyond them none or all.
         inside = (self.low <= value) & (value < self.high)
         none, every = (-math.inf, 0.0) if log else (0.0, 1.0)

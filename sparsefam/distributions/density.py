@@ -12,7 +12,6 @@ from torch.distributions.constraints import Constraint
 
 from ..numerics.validation import broadcast_arguments, require
 from ..supports import Interval, IntervalUnion, RealLine, finite
-from .base import SoftmaxDistribution
 from .line import (
     COARSE,
     EVEN,
@@ -41,7 +40,7 @@ _STEPS = 16
 _ORDER, _LOWER_ORDER, _CLOSE = 32, 24, 1e-9
 
 
-class Density(IntegratedDistribution, SoftmaxDistribution):
+class Density(IntegratedDistribution):
     r"""The density on an interval that is proportional to the exponential of a function.
 
     $$p(t) = \frac{e^{f(t)}}{\int_a^b e^f}\,[a \le t \le b]$$
@@ -261,13 +260,6 @@ class Density(IntegratedDistribution, SoftmaxDistribution):
             ends = torch.stack([self.low, self.high], -1).unsqueeze(-2)
             return IntervalUnion.merged(ends, self.log_prob)
         return Interval(self.low, self.high, self.log_prob)
-
-    @property
-    def _law(self) -> None:
-        return None
-
-    def _closed_form(self, name: str) -> None:
-        return None
 
     def _moment(self, name: str, n: int, terms: Tensor) -> Tensor:
         """Return a moment, infinite where the last terms towards an infinite end matter."""

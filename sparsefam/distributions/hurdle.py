@@ -79,7 +79,7 @@ class Hurdle(MixedDistribution):
         log_p = torch.where(some, log_p + log_rest, -math.inf)
         return self._as_given(torch.where(value == 0, self._atoms()[1][0], log_p), value)
 
-    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
+    def _known_tail(self, value: Tensor, upper: Tensor, log: bool) -> Tensor:
         gate, t, has_atom = self.gate.double(), value.double(), (value >= 0) ^ upper
         if not log:
             tail = (1 - gate) * self.base._tail(t, upper)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Size, Tensor
@@ -21,7 +21,6 @@ from ..numerics.validation import (
     require,
     require_integer,
     require_power,
-    require_shape,
 )
 from ..scores import BasisExpansion, FeatureExpansion, KernelExpansion
 from ..supports import IntervalUnion, Region, finite_vector
@@ -131,10 +130,7 @@ class KernelDistribution(SparseDistribution):
         """The nodes, for further densities with the same functions and base."""
         return self._solution.mesh
 
-    def _with_parameters(
-        self, shape: Size, change: Callable[[Tensor, Size], Tensor]
-    ) -> SparseDistribution:
-        new = cast(Self, super()._with_parameters(shape, change))
+    def _fill(self, new: Self, change: Callable[[Tensor, Size], Tensor], selects: bool) -> None:
         rows = torch.arange(self.batch_shape.numel(), device=self.weights.device)
         rows = change(rows.reshape(self.batch_shape), Size()).reshape(-1)
         if self.features.batch:
@@ -142,7 +138,6 @@ class KernelDistribution(SparseDistribution):
             points = change(self.features.points.expand(self.batch_shape + event), event)
             new.features = KernelFeatures(points, self.kernel)
         new._solution = self._solution.rows(rows, new.weights, new.features)
-        return new
 
     def detach(self) -> Self:
         new = super().detach()
@@ -405,14 +400,8 @@ class KernelDistribution(SparseDistribution):
             return Region(lambda t: self.log_prob(t) > -math.inf, len(self.event_shape))
         return IntervalUnion(self._line.intervals, self.log_prob)
 
-    def cdf(self, value: Tensor) -> Tensor:
-        """Return the distribution function of a number at values (*S, *batch)."""
-        line = self._require_number("cdf")
-        self._check_value(value)
-        return line.cdf(value)
-
-    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
-        tail = self._line.tail(value, upper)
+    def _known_tail(self, value: Tensor, upper: Tensor, log: bool) -> Tensor:
+        tail = self._require_number("cdf").tail(value, upper)
         return log_positive(tail) if log else tail
 
     def _exact(self) -> "KernelDistribution":
@@ -424,7 +413,7 @@ class KernelDistribution(SparseDistribution):
         ends = torch.where(ends.isinf(), math.nan, ends)
         return torch.cat([ends, breaks.expand(*self.batch_shape, -1)], -1)
 
-    def _moment_about(self, n: int, centre: Tensor) -> Tensor:
+    def _known_moment(self, n: int, centre: Tensor) -> Tensor:
         self._require_moment(n)
         s, nodes = self._solution, self.mesh.nodes.squeeze(-1)
         weights = s.weights_on(self.mesh).reshape(len(nodes), *self.batch_shape).double()
@@ -465,20 +454,10 @@ class KernelDistribution(SparseDistribution):
             )
         return self._line.with_gradient(self.sample(sample_shape))
 
-    @torch.no_grad()
-    def sample(self, sample_shape: _size = Size()) -> Tensor:
-        """Draw independent samples (*sample, *batch, *event): by quantiles, vectors by rejection.
-
-        From 8192 draws on, a table of quantiles is interpolated, to 1e-8 of the distance between
-        the ends of the support (1e-6 in float32).
-
-        Raises:
-            RuntimeError: A density of vectors that is much narrower than the nodes are apart.
-        """
-        sample_shape = require_shape("sample_shape", sample_shape)
+    def _known_draws(self, shape: Size) -> Tensor:
         if self.event_shape:
-            return draw_vectors(self._solution, sample_shape)
-        return self._line.sample(sample_shape)
+            return draw_vectors(self._solution, shape)
+        return self._line.sample(shape)
 
     def rsample_components(self, sample_shape: _size = Size()) -> tuple[Tensor, Tensor]:
         r"""Draw from every interval of the support, and return the intervals' masses.

@@ -34,7 +34,7 @@ class _DenseUnivariate(SymmetricDistribution):
         StandardizedDistribution.__init__(new, loc.shape, validate_args=False)
         return new
 
-    def _mass_between(self, a: Tensor, b: Tensor, log: bool) -> Tensor:
+    def _known_mass(self, a: Tensor, b: Tensor, log: bool) -> Tensor:
         loc, scale = self.loc.double(), self.scale.double()
         law, some = Law("normal" if self._kind is Gaussian else "laplace", loc, scale), a < b
         start = torch.where(some, a.double(), loc)

@@ -11,7 +11,6 @@ from torch.distributions.constraints import Constraint
 from ..numerics.quadrature import sort_cuts
 from ..numerics.validation import in_eager, require
 from ..supports import Interval, IntervalUnion
-from .base import SoftmaxDistribution
 from .beta_gaussian import PowerDistribution
 from .interval_laws import Law
 from .line import Coordinate, IntegratedDistribution, Line, clamp, or_infinite
@@ -38,7 +37,7 @@ _NAMES = (
 _LOST = 1e-8
 
 
-class Truncated(IntegratedDistribution, SoftmaxDistribution):
+class Truncated(IntegratedDistribution):
     r"""A univariate density cut to an interval.
 
     $$p(t) = \frac{q(t)}{\int_a^b q}\,[a \le t \le b]$$
