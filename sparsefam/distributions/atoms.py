@@ -129,7 +129,7 @@ class MixedDistribution(SparseDistribution):
         """Draw samples from those that a method of the base draws."""
         raise NotImplementedError
 
-    def _exact(self) -> Any:
+    def _breakpoints(self) -> Tensor:
         raise NotImplementedError("highest_density exists for laws without atoms only")
 
     def _as_given(self, x: Tensor, value: Tensor) -> Tensor:

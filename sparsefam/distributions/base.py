@@ -56,8 +56,6 @@ class SparseDistribution(Summaries):
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]]
     has_rsample = True
-    # Attributes that are not copied to a density of another batch shape.
-    _per_batch: ClassVar[tuple[str, ...]] = ()
     # Densities of the same batch that it holds; and tensors besides parameters, or None, with the
     # number of dimensions of one event of each.
     _held: ClassVar[tuple[str, ...]] = ()
@@ -324,9 +322,7 @@ class SparseDistribution(Summaries):
         applied to what only broadcasts with the batch, too.
         """
         new = type(self).__new__(type(self))
-        for name, value in vars(self).items():
-            if name not in self._per_batch:
-                new.__dict__[name] = value
+        new.__dict__.update(vars(self))
         # Not every constructor takes alpha.
         ranks = {name: constraint.event_dim for name, constraint in self.arg_constraints.items()}
         for name, rank in {"alpha": 0, **ranks, **self._derived}.items():
@@ -433,6 +429,9 @@ class StandardizedDistribution(SparseDistribution):
         """Score at the mode."""
         return 0.0
 
+    def _positive_ends(self, value: Tensor) -> Tensor | None:
+        """Return which values are ends of the support at which the density is positive."""
+
     def _covariance(self, phi: Basis, psi: Basis) -> Tensor:
         r"""Covariance of $\phi$ and $\psi$ under this density, (*batch, M, N)."""
         raise NotImplementedError
@@ -508,6 +507,8 @@ class StandardizedDistribution(SparseDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density; -inf with zero gradient off the support."""
         self._check_value(value)
+        if (ends := self._positive_ends(value)) is not None:
+            value = torch.where(ends, self.loc, value)
         size, inside = self._standardize(value)
         return torch.where(inside, self._log_standard(size) - self._log_det(), -math.inf)
 

@@ -53,7 +53,6 @@ class KernelDistribution(SparseDistribution):
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {"weights": finite_vector}
-    _per_batch: ClassVar[tuple[str, ...]] = ("_line", "_solution")
     weights: Tensor
     _solution: Solution
 
@@ -138,6 +137,7 @@ class KernelDistribution(SparseDistribution):
             points = change(self.features.points.expand(self.batch_shape + event), event)
             new.features = KernelFeatures(points, self.kernel)
         new._solution = self._solution.rows(rows, new.weights, new.features)
+        new.__dict__.pop("_line", None)
 
     def detach(self) -> Self:
         new = super().detach()
@@ -404,7 +404,7 @@ class KernelDistribution(SparseDistribution):
         tail = self._require_number("cdf").tail(value, upper)
         return log_positive(tail) if log else tail
 
-    def _exact(self) -> "KernelDistribution":
+    def _to_float64(self) -> "KernelDistribution":
         return self if self.weights.dtype == torch.float64 else self.to_float64()
 
     def _breakpoints(self) -> Tensor:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Size, Tensor
 from torch.types import _size
-from typing_extensions import Self
 
 from ..bases import Basis, Stack
 from ..numerics.quadrature import gauss_legendre, graded, sort_cuts
@@ -315,9 +314,6 @@ class LineDistribution(SoftmaxDistribution):
         share = low.new_tensor([0.0, *inner, 1.0])
         cuts = first + (last - first) * share.reshape(-1, *(1,) * low.dim())
         return torch.cat([cuts, clamp(places, first, last)]).sort(dim=0).values
-
-    def _exact(self) -> Self:
-        return self
 
     def _breakpoints(self) -> Tensor:
         return self._cuts()

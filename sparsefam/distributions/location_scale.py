@@ -119,6 +119,11 @@ class LocationScale(SymmetricDistribution):
         learned = self._learned or forward_ad._current_level >= 0
         return _Convex(self.alpha, self.g, self._root, learned)
 
+    def _to_float64(self) -> "LocationScale":
+        new = self._with_parameters(self.batch_shape, lambda x, event: x.double())
+        new._root, new._validate_args = self._root.double(), False
+        return new
+
     def _peak_score(self) -> Tensor:
         return -slope_of(self.g, torch.zeros_like(self.loc)) / self.scale
 

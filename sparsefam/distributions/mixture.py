@@ -250,9 +250,6 @@ class Mixture(SoftmaxDistribution):
         """Return locations (*batch, J) between which the density is smooth."""
         return self._rows(cuts_of)
 
-    def _exact(self) -> "Mixture":
-        return self._to_float64()
-
     def _breakpoints(self) -> Tensor:
         return self._rows(lambda p: p._breakpoints())
 

@@ -63,13 +63,12 @@ class Summaries(TorchDistribution):
     def _known_mass_above(self, value: Tensor) -> Tensor | None:
         """Return the mass of the set of highest density with each value at its end."""
 
-    def _exact(self) -> Any:
-        """Return the same density, computed in float64."""
-        raise NotImplementedError(f"{type(self).__name__} has no sets of highest density")
+    def _to_float64(self) -> Any:
+        """Return the same density in float64, if it is not that of parameters in float64."""
 
     def _breakpoints(self) -> Tensor:
         """Return locations (*batch, J) between which the density is smooth, padded with NaN."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no sets of highest density")
 
     # Masses
 
@@ -298,7 +297,7 @@ class Summaries(TorchDistribution):
         level = level.expand(self.batch_shape)
         if (known := self._known_highest_density(level)) is not None:
             return known
-        p = self._exact()
+        p = self._to_float64() or self
         return IntervalUnion(highest_density(p, level, p._breakpoints()).to(self.alpha.dtype))
 
     def highest_density_mass(self, value: Tensor) -> Tensor:
@@ -318,7 +317,7 @@ class Summaries(TorchDistribution):
         with torch.no_grad():
             if (found := self._known_mass_above(value)) is None:
                 shape = torch.broadcast_shapes(value.shape, self.batch_shape)
-                p = self._exact().expand(shape)
+                p = (self._to_float64() or self).expand(shape)
                 found = mass_above(p, value.expand(shape), p._breakpoints())
             return found.to(self.alpha.dtype)
 

@@ -137,21 +137,10 @@ def to_float64(p: Any) -> Any:
             to_float64(p.base_dist), p.reinterpreted_batch_ndims, validate_args=False
         )
     p = wrap(p)
-    if type(p) in (Normal, Laplace):
-        new = p._with_parameters(p.batch_shape, lambda x, event: x.double())
-        new._validate_args = False
-        return new
-    if isinstance(p, TorchUnivariate) and (twin := p._twin()) is not None:
-        return twin
-    if isinstance(p, KernelDistribution):
-        return p if p.alpha.dtype == torch.float64 else p.to_float64()
-    if (convert := getattr(p, "_to_float64", None)) is not None:
-        return convert()
-    new = p.expand(p.batch_shape)
+    if (exact := p._to_float64()) is not None:
+        return exact
+    new = p._with_parameters(p.batch_shape, lambda x, event: in_float64(x))
     new._validate_args = False
-    for name, value in vars(p).items():
-        if isinstance(value, Tensor) and value.is_floating_point():
-            setattr(new, name, value.double())
     return new
 
 
@@ -486,6 +475,9 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
         both = torch_name(self.base) in ("Cauchy", "StudentT")
         infinite = torch.full_like(self.alpha, math.inf)
         return index + 0 * self.alpha if both else infinite, index + 0 * self.alpha
+
+    def _to_float64(self) -> BetaGaussian | None:
+        return self._twin()
 
     def _twin(self) -> BetaGaussian | None:
         if torch_name(self.base) != "Uniform":

@@ -201,9 +201,6 @@ class Truncated(IntegratedDistribution):
         base: Any = self.base
         return base._log_q(t) if isinstance(base, TorchUnivariate) else base.log_prob(t)
 
-    def _to_float64(self) -> "Truncated":
-        return Truncated(self.base, self.low.double(), self.high.double(), validate_args=False)
-
     @property
     def log_mass(self) -> Tensor:
         """Logarithm of the mass of the base between the ends (*batch)."""
