@@ -351,11 +351,6 @@ class SparseDistribution(Summaries):
             )
         require(~torch.isnan(value), name, "real", value)
 
-    def _check_probability(self, value: Tensor) -> None:
-        self._check_value(value)
-        if self._validate_args:
-            require((value >= 0) & (value <= 1), "value", "a probability in [0, 1]", value)
-
     @property
     def _validation(self) -> bool | None:
         """The `validate_args` that the user passed, for densities derived from this one."""

@@ -139,13 +139,7 @@ class Censored(MixedDistribution):
         tail = self.base._log_tail(t, upper) if log else self.base._tail(t, upper)
         return self._as_given(torch.where(inside, tail, outside), value)
 
-    def icdf(self, value: Tensor) -> Tensor:
-        """Quantile function: that of the base, clamped to the ends.
-
-        Raises:
-            ValueError: A probability outside [0, 1].
-        """
-        self._check_probability(value)
+    def _known_icdf(self, value: Tensor) -> Tensor:
         return self._as_given(clamp(self.base.icdf(value.double()), *self._ends()), value)
 
     @property

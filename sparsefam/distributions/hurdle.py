@@ -93,13 +93,7 @@ class Hurdle(MixedDistribution):
         with_atom = torch.where(large, rest, log_positive(with_atom))
         return self._as_given(torch.where(has_atom, with_atom, bare), value)
 
-    def icdf(self, value: Tensor) -> Tensor:
-        """Quantile function, 0 for as many probabilities as the atom has.
-
-        Raises:
-            ValueError: A probability outside [0, 1].
-        """
-        self._check_probability(value)
+    def _known_icdf(self, value: Tensor) -> Tensor:
         q, gate = value.double() * torch.ones_like(self.gate), self.gate.double()
         zero = torch.zeros_like(gate)
         start = (1 - gate) * self.base._tail(zero, zero > 0)

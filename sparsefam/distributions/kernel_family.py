@@ -361,8 +361,16 @@ class KernelDistribution(SparseDistribution):
 
     def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
         r"""Return the $\beta$-covariance of two bases relative to the base (*batch, M, N)."""
-        mesh = self.mesh.for_basis(phi).for_basis(psi)
-        weights = self._escort_weights_on(mesh, beta).flatten(0, 1).T.double()
+        s, mesh = self._solution, self.mesh.for_basis(phi).for_basis(psi)
+        if _is_one(beta):
+            found = s.weights_on(mesh)
+        else:
+            power, found = self._escort_power(beta), s.escort
+            exponent = 2 - self.alpha.reshape(-1) if beta is None else float(beta)
+            if beta is not None or mesh is not s.mesh:
+                found, _ = integrals(s.offsets_on(mesh), s.measure_on(mesh), power)
+            found = found * torch.exp(-exponent * s.Z.log())
+        weights = found.flatten(0, 1).T.double()
         left, right = (self._values_of(basis, mesh).double() for basis in (phi, psi))
         total = weights.sum(-1, keepdim=True)
         # Both centred: the covariance of a constant is 0 to the last digit.
@@ -370,28 +378,11 @@ class KernelDistribution(SparseDistribution):
         found = ((weights.unsqueeze(-1) * left).mT @ right).to(self._dtype_with(phi, psi))
         return found.reshape(*self.batch_shape, *found.shape[1:])
 
-    def _escort_weights_on(self, mesh: KernelMesh, beta: Tensor | float | None) -> Tensor:
-        """Return weights (m, G, R) of p^beta at the nodes of a mesh."""
-        s = self._solution
-        if _is_one(beta):
-            return s.weights_on(mesh)
-        power, found = self._escort_power(beta), s.escort
-        exponent = 2 - self.alpha.reshape(-1) if beta is None else float(beta)
-        if beta is not None or mesh is not s.mesh:
-            found, _ = integrals(s.offsets_on(mesh), s.measure_on(mesh), power)
-        return found * torch.exp(-exponent * s.Z.log())
-
     # Supports, distribution functions and samples
 
     @lazy_property
     def _line(self) -> Line:
         return Line(self._solution)
-
-    def _require_number(self, name: str) -> Line:
-        """Return what only densities of numbers have."""
-        if self.event_shape:
-            raise NotImplementedError(f"{name} exists for numbers only")
-        return self._line
 
     @constraints.dependent_property(is_discrete=False)
     def support(self) -> constraints.Constraint:
@@ -401,7 +392,7 @@ class KernelDistribution(SparseDistribution):
         return IntervalUnion(self._line.intervals, self.log_prob)
 
     def _known_tail(self, value: Tensor, upper: Tensor, log: bool) -> Tensor:
-        tail = self._require_number("cdf").tail(value, upper)
+        tail = self._line.tail(value, upper)
         return log_positive(tail) if log else tail
 
     def _to_float64(self) -> "KernelDistribution":
@@ -420,17 +411,8 @@ class KernelDistribution(SparseDistribution):
         nodes = nodes.reshape(-1, *(1,) * len(self.batch_shape))
         return (weights * (nodes - centre) ** n).sum(0).to(self.weights.dtype)
 
-    def icdf(self, value: Tensor) -> Tensor:
-        """Return quantiles of a number, differentiable once in the level and the parameters.
-
-        The quantiles of 0 and 1, the ends of the support, have no derivatives.
-
-        Raises:
-            ValueError: Levels outside [0, 1].
-        """
-        line = self._require_number("icdf")
-        self._check_probability(value)
-        return line.icdf(value)
+    def _known_icdf(self, value: Tensor) -> Tensor:
+        return self._line.icdf(value)
 
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
@@ -471,7 +453,8 @@ class KernelDistribution(SparseDistribution):
         Raises:
             NotImplementedError: Vectors.
         """
-        return self._require_number("rsample_components").components(Size(sample_shape))
+        self._require_numbers("rsample_components")
+        return self._line.components(Size(sample_shape))
 
     def to_float64(self) -> "KernelDistribution":
         """Return the same density computed in float64."""

@@ -233,8 +233,8 @@ class LineDistribution(SoftmaxDistribution):
         """
         raise NotImplementedError
 
-    def _known_icdf(self, value: Tensor) -> Tensor | None:
-        """Return quantiles of probabilities in [0, 1] by a formula of their own."""
+    def _formula_of_quantiles(self, value: Tensor) -> Tensor | None:
+        """Return quantiles of probabilities in [0, 1], if they are not those of a law."""
 
     def _twin(self) -> SparseDistribution | None:
         """Return the same density of a class with closed forms of expectations."""
@@ -382,14 +382,8 @@ class LineDistribution(SoftmaxDistribution):
         nodes, weights = self._between(line, line.order, cuts, rough)
         return (weights * self._density(nodes)).sum(0)
 
-    def icdf(self, value: Tensor) -> Tensor:
-        """Quantile function of probabilities in [0, 1]; its values lie in the support.
-
-        Raises:
-            ValueError: A probability outside [0, 1].
-        """
-        self._check_probability(value)
-        if (known := self._known_icdf(value)) is not None:
+    def _known_icdf(self, value: Tensor) -> Tensor:
+        if (known := self._formula_of_quantiles(value)) is not None:
             return known
         first, last = self._ends()
         inside = (value > 0) & (value < 1)

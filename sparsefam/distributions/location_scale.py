@@ -33,15 +33,13 @@ class _Convex(QuadratureGenerator):
     ) -> None:
         super().__init__(alpha)
         self._g = g
-        self.edge: Tensor = self._attached(root) if learned else root
-
-    def _attached(self, root: Tensor) -> Tensor:
-        """Return the half-width with its derivatives in parameters of g."""
 
         def rate(a: Tensor) -> Tensor:
-            return a * slope_of(lambda x: slope_of(self._g, x), a)
+            return a * slope_of(lambda x: slope_of(g, x), a)
 
-        return attach_root_gradient(root, lambda a: _excess(self._g, a), rate)
+        if learned:
+            root = attach_root_gradient(root, lambda a: _excess(g, a), rate)
+        self.edge: Tensor = root
 
     def log_density(self, x: Tensor) -> Tensor:
         height = slope_of(self._g, self.edge) - slope_of(self._g, x.abs())

@@ -279,7 +279,6 @@ class Mixture(SoftmaxDistribution):
         return torch.where(finite, torch.where(finite, total, 1.0).log() + shift, most)
 
     def _known_tail(self, value: Tensor, upper: Tensor, log: bool) -> Tensor:
-        self._require_univariate()
         if log:
             logs = self._map_at(lambda p, t, side: p._log_tail(t, side), value, upper)
             return self._log_sum(logs)
@@ -295,19 +294,7 @@ class Mixture(SoftmaxDistribution):
             self._map(lambda p: self._expanded(p)._moment_about(n, centre.unsqueeze(-1)))
         )
 
-    def _require_univariate(self) -> None:
-        if self.event_shape:
-            raise NotImplementedError("distribution functions exist for univariate mixtures only")
-
-    def icdf(self, value: Tensor) -> Tensor:
-        """Quantile function of probabilities in [0, 1]; its values lie in the support.
-
-        Raises:
-            ValueError: A probability outside [0, 1].
-            NotImplementedError: A multivariate mixture.
-        """
-        self._check_probability(value)
-        self._require_univariate()
+    def _known_icdf(self, value: Tensor) -> Tensor:
         value = value * torch.ones_like(self.alpha)
         inside = (value > 0) & (value < 1)
         share = torch.where(inside, value, 0.5)

@@ -47,6 +47,9 @@ class Summaries(TorchDistribution):
     def _known_mass(self, a: Tensor, b: Tensor, log: bool) -> Tensor | None:
         """Return the mass between a and b, or its logarithm, if it does not follow from tails."""
 
+    def _known_icdf(self, value: Tensor) -> Tensor | None:
+        """Return quantiles of probabilities in [0, 1]."""
+
     @property
     def _symmetric_about(self) -> Tensor | None:
         """The centre (*batch) of a symmetric density."""
@@ -78,10 +81,10 @@ class Summaries(TorchDistribution):
         Raises:
             NotImplementedError: A density of vectors.
         """
-        self._check_value(value)
+        upper = self._side("cdf", value, False)
         if (known := self._known_cdf(value)) is not None:
             return known
-        below = self._known_tail(value, torch.zeros_like(value, dtype=torch.bool), False)
+        below = self._known_tail(value, upper, False)
         return super().cdf(value) if below is None else below
 
     def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
@@ -221,6 +224,24 @@ class Summaries(TorchDistribution):
         return self._log_interval(*self._interval_ends("log_interval_prob", a, b))
 
     # Quantiles and moments
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Return quantiles of probabilities in [0, 1], which lie in the support.
+
+        An atom is the quantile of as many probabilities as it has. Those of kernel families are
+        differentiable once, in the probability and the parameters, and the ends of their supports,
+        the quantiles of 0 and 1, are not.
+
+        Raises:
+            ValueError: A probability outside [0, 1].
+            NotImplementedError: A density of vectors.
+        """
+        self._require_numbers("icdf")
+        self._check_value(value)
+        if self._validate_args:
+            require((value >= 0) & (value <= 1), "value", "a probability in [0, 1]", value)
+        known = self._known_icdf(value)
+        return super().icdf(value) if known is None else known
 
     @property
     def median(self) -> Tensor:

@@ -268,21 +268,17 @@ class TorchDensity(SparseDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density; -inf with zero gradient off the support."""
-        inside, log_p = self._evaluate(value)
+        with torch.no_grad():
+            inside = self.base.support.check(value)
+            # Some distributions are NaN on a part of the support that they declare.
+            log_p = self.base.log_prob(self._move_inside(value, inside))
+            log_p = log_p.nan_to_num(-math.inf, math.inf, -math.inf)
         if not torch.is_grad_enabled():
             return torch.where(inside, log_p, -math.inf)
         # At an end of the support it may be infinite, with undefined derivatives.
         finite = log_p.isfinite()
         density = self.base.log_prob(self._move_inside(value, inside & finite))
         return torch.where(inside, torch.where(finite, density, log_p), -math.inf)
-
-    def _evaluate(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Return which values are inside, and log densities without gradient."""
-        with torch.no_grad():
-            inside = self.base.support.check(value)
-            # Some distributions are NaN on a part of the support that they declare.
-            log_p = self.base.log_prob(self._move_inside(value, inside))
-            return inside, log_p.nan_to_num(-math.inf, math.inf, -math.inf)
 
     def _known_draws(self, shape: Size) -> Tensor:
         return self._expanded().sample(shape)
@@ -457,7 +453,7 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
             return None
         return torch.where(inside, known, (value >= high).to(known.dtype))
 
-    def _known_icdf(self, value: Tensor) -> Tensor | None:
+    def _formula_of_quantiles(self, value: Tensor) -> Tensor | None:
         return self._known("icdf", value * torch.ones_like(self.alpha))
 
     def _log_part(self, start: Tensor, end: Tensor) -> Tensor:

@@ -138,13 +138,7 @@ class SymmetricDistribution(StandardizedDistribution):
         mass = 1 - 2 * self.generator.cdf(-((value - self.loc) / self.scale).abs())
         return torch.where((self.log_prob(value) == -math.inf) | self.alpha.isinf(), 1.0, mass)
 
-    def icdf(self, value: Tensor) -> Tensor:
-        """Return quantiles of probabilities in [0, 1].
-
-        Raises:
-            ValueError: A probability outside [0, 1].
-        """
-        self._check_probability(value)
+    def _known_icdf(self, value: Tensor) -> Tensor:
         value = value * torch.ones_like(self.loc)
         inside = (value > 0) & (value < 1)
         x = self.generator.icdf(torch.where(inside, value, 0.5))
