@@ -60,6 +60,8 @@ class SparseDistribution(Summaries):
     # number of dimensions of one event of each.
     _held: ClassVar[tuple[str, ...]] = ()
     _derived: ClassVar[dict[str, int]] = {}
+    # The least order at which functions are integrated, if there is one.
+    _least_order: ClassVar[int | None] = None
     alpha: Tensor
 
     def __init__(
@@ -179,6 +181,8 @@ class SparseDistribution(Summaries):
         result: Tensor = NotImplemented if rule is None else rule(self, psi)
         if result is not NotImplemented:
             return result
+        if self._least_order is not None:
+            order = max(order, self._least_order)
         known = self._known_expect(psi, order) if isinstance(psi, Basis) else None
         return self._expect_at_nodes(psi, order) if known is None else known
 

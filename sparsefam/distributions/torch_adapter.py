@@ -51,8 +51,8 @@ __all__ = [
     "wrap",
 ]
 
-# Twice the nodes between two cuts for waves.
-_WAVES = 512
+# Twice the nodes between two cuts for functions, and for waves.
+_FINE, _WAVES = 64, 512
 # Distributions of torch and Pyro without kinks inside of their supports.
 _SMOOTH = (
     *("Beta", "Cauchy", "Chi2", "Exponential", "FisherSnedecor", "Gamma", "Gumbel", "HalfCauchy"),
@@ -362,6 +362,8 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
     Args:
         base: The distribution (*batch).
     """
+
+    _least_order = _FINE
 
     @property
     def ends(self) -> tuple[Tensor | None, Tensor | None]:
