@@ -105,6 +105,9 @@ class SparseDistribution(Summaries):
     def _fill(self, new: Any, change: Callable[[Tensor, Size], Tensor], selects: bool) -> None:
         """Give a copy by `_with_parameters` what it holds besides."""
 
+    def _fill_detached(self, new: Any) -> None:
+        """Give a copy by `detach` what is neither a tensor nor a module."""
+
     def sample(self, sample_shape: _size = Size()) -> Tensor:
         """Draw samples (*sample, *batch, *event) without gradients.
 
@@ -315,7 +318,11 @@ class SparseDistribution(Summaries):
 
         This includes the parameters of a kernel, or of the g of `LocationScale`, that is a module.
         """
-        return cast(Self, map_tensors(self, Tensor.detach))
+        new = cast(Self, map_tensors(self, Tensor.detach))
+        for name in self._held:
+            setattr(new, name, getattr(self, name).detach())
+        self._fill_detached(new)
+        return new
 
     def _with_parameters(
         self, shape: Size, change: Callable[[Tensor, Size], Tensor], selects: bool = False

@@ -329,7 +329,12 @@ def _kl_univariate(p: Any, q: Any, integrand: _Integrand, nested: bool, eps: flo
 def _integral_over_line(p: Any, q: Any, integrand: _Integrand, nested: bool, eps: float) -> Tensor:
     """Integrate between the cuts of both; if `nested`, infinite unless the integral converges."""
     inside, slack = _is_nested(p, q, eps)
-    p, q = _recenter(p, q)
+    if isinstance(p, SymmetricDistribution) and isinstance(q, SymmetricDistribution):
+        # To where the narrower one's centre is 0.
+        shape = broadcast_shapes(p.batch_shape, q.batch_shape)
+        p, q = p.expand(shape), q.expand(shape)
+        centre = torch.where(p.scale <= q.scale, p.loc, q.loc).detach()
+        p.loc, q.loc = p.loc - centre, q.loc - centre
     ends = intervals_of(p).flatten(-2).unsqueeze(-2)
     at_end = ((cuts_of(q).unsqueeze(-1) - ends).abs() <= slack[..., None, None]).any(-1)
     p, q = separate_cuts(p, q)
@@ -341,16 +346,6 @@ def _integral_over_line(p: Any, q: Any, integrand: _Integrand, nested: bool, eps
         cuts = _with_tails(p, cuts)
     found = line_integral(lambda t: integrand(_Logs.at(p, q, t)), cuts, rounding=_ROUNDING)
     return torch.where(inside, found, math.inf) if nested else found
-
-
-def _recenter(p: Any, q: Any) -> tuple[Any, Any]:
-    """Move both symmetric densities to where the narrower's centre is 0."""
-    if isinstance(p, SymmetricDistribution) and isinstance(q, SymmetricDistribution):
-        shape = broadcast_shapes(p.batch_shape, q.batch_shape)
-        p, q = p.expand(shape), q.expand(shape)
-        centre = torch.where(p.scale <= q.scale, p.loc, q.loc).detach()
-        p.loc, q.loc = p.loc - centre, q.loc - centre
-    return p, q
 
 
 def _is_nested(p: Any, q: Any, eps: float) -> tuple[Tensor, Tensor]:

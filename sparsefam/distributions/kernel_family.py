@@ -139,12 +139,10 @@ class KernelDistribution(SparseDistribution):
         new._solution = self._solution.rows(rows, new.weights, new.features)
         new.__dict__.pop("_line", None)
 
-    def detach(self) -> Self:
-        new = super().detach()
-        new.__dict__.pop("_line", None)
+    def _fill_detached(self, new: Self) -> None:
         new._solution = self._solution.detach()
         new.features = new._solution.features
-        return new
+        new.__dict__.pop("_line", None)
 
     # Densities
 

@@ -131,6 +131,9 @@ class Mixture(SoftmaxDistribution):
         batched = isinstance(self.components, Distribution)
         new.components = new._parts[0] if batched else [p[..., 0] for p in new._parts]
 
+    def _fill_detached(self, new: Any) -> None:
+        new._parts = [p.detach() for p in self._parts]
+
     # Values of the components have an axis of K after the batch.
 
     def _map(self, function: Callable[[Any], Tensor], rank: int = 0) -> Tensor:

@@ -21,6 +21,11 @@ class _DenseUnivariate(SymmetricDistribution):
 
     _kind: ClassVar[type[ExponentialPower]]
 
+    def __init__(
+        self, loc: Tensor | float, scale: Tensor | float, *, validate_args: bool | None = None
+    ) -> None:
+        SymmetricDistribution.__init__(self, loc, scale, 1.0, validate_args=validate_args)
+
     @property
     def generator(self) -> ExponentialPower:
         """The standard density q of x."""
@@ -76,11 +81,6 @@ class Normal(_DenseUnivariate, torch.distributions.Normal):
 
     _kind = Gaussian
 
-    def __init__(
-        self, loc: Tensor | float, scale: Tensor | float, *, validate_args: bool | None = None
-    ) -> None:
-        SymmetricDistribution.__init__(self, loc, scale, 1.0, validate_args=validate_args)
-
     @classmethod
     def from_sigma(
         cls, loc: Tensor | float, sigma: Tensor | float, *, validate_args: bool | None = None
@@ -120,11 +120,6 @@ class Laplace(_DenseUnivariate, torch.distributions.Laplace):
     """
 
     _kind = Laplacian
-
-    def __init__(
-        self, loc: Tensor | float, scale: Tensor | float, *, validate_args: bool | None = None
-    ) -> None:
-        SymmetricDistribution.__init__(self, loc, scale, 1.0, validate_args=validate_args)
 
     @classmethod
     def from_b(
