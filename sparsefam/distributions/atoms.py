@@ -11,7 +11,6 @@ from torch.distributions.constraints import Constraint
 from torch.types import _size
 
 from ..bases import Basis
-from ..numerics.validation import require_shape
 from ..supports import WithAtoms
 from .base import SparseDistribution
 
@@ -111,8 +110,8 @@ class MixedDistribution(SparseDistribution):
     def _known_expect(self, psi: Basis, order: int) -> Tensor:
         return self._total(psi(self._atoms()[0]), self._part()[0].expect(psi, order))
 
-    def _known_draws(self, shape: Size) -> Tensor:
-        return self._draw(self.base.sample, shape).to(self.alpha.dtype)
+    def _known_draws(self, sample_shape: _size) -> Tensor:
+        return self._draw(self.base.sample, sample_shape).to(self.alpha.dtype)
 
     def rsample(self, sample_shape: _size = Size()) -> Tensor:
         """Draw samples (*sample, *batch), differentiable in the parameters.
@@ -122,10 +121,9 @@ class MixedDistribution(SparseDistribution):
         """
         if torch.is_grad_enabled() and not self.has_rsample:
             raise NotImplementedError("rsample needs a support of one interval: use sample")
-        shape = require_shape("sample_shape", sample_shape)
-        return self._draw(self.base.rsample, shape).to(self.alpha.dtype)
+        return self._draw(self.base.rsample, sample_shape).to(self.alpha.dtype)
 
-    def _draw(self, draw: Callable[[Size], Tensor], count: Size) -> Tensor:
+    def _draw(self, draw: Callable[[_size], Tensor], sample_shape: _size) -> Tensor:
         """Draw samples from those that a method of the base draws."""
         raise NotImplementedError
 

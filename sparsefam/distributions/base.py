@@ -90,8 +90,8 @@ class SparseDistribution(Summaries):
     # Hooks, as those of `Summaries`: None where the class knows no more than its `rsample`, the
     # nodes of `quadrature` and the tensors that it names.
 
-    def _known_draws(self, shape: Size) -> Tensor | None:
-        """Return samples (*shape, *batch, *event), without gradients."""
+    def _known_draws(self, sample_shape: _size) -> Tensor | None:
+        """Return samples (*sample, *batch, *event), without gradients."""
 
     def _known_expect(self, psi: Basis, order: int) -> Tensor | None:
         """Return the expectation of a basis (*batch, N)."""
@@ -100,6 +100,7 @@ class SparseDistribution(Summaries):
         """Return the error of `quadrature(order)`."""
 
     def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
+        """Return what `generalized_covariance` does."""
         raise NotImplementedError
 
     def _fill(self, new: Any, change: Callable[[Tensor, Size], Tensor], selects: bool) -> None:
@@ -118,10 +119,9 @@ class SparseDistribution(Summaries):
             RuntimeError: A kernel density of vectors that is much narrower than its nodes are
                 apart.
         """
-        shape = require_shape("sample_shape", sample_shape)
         with torch.no_grad():
-            known = self._known_draws(shape)
-            drawn: Tensor = super().sample(shape) if known is None else known
+            known = self._known_draws(sample_shape)
+            drawn: Tensor = super().sample(sample_shape) if known is None else known
         return drawn.detach()  # a replayed trace of torch.jit ignores no_grad
 
     def _extended_shape(self, sample_shape: _size = Size()) -> Size:

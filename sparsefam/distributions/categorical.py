@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
-from torch import Size, Tensor
+from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.distributions.constraints import Constraint
+from torch.types import _size
 
 from ..numerics.deformed import log_beta
 from ..numerics.validation import broadcast_shapes, require, require_power
@@ -89,8 +90,8 @@ class SparseCategorical(SparseDistribution):
         table = self._log_probs().expand(*shape, self.probs.shape[-1])
         return table.gather(-1, value.expand(shape).long().unsqueeze(-1)).squeeze(-1)
 
-    def _known_draws(self, shape: Size) -> Tensor:
-        shape = shape + self.batch_shape
+    def _known_draws(self, sample_shape: _size) -> Tensor:
+        shape = self._extended_shape(sample_shape)
         rows = self.probs.expand(*shape, -1).reshape(-1, self.probs.shape[-1])
         return torch.multinomial(rows, 1).reshape(shape)
 

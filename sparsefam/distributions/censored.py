@@ -1,12 +1,14 @@
 """Densities of which what lies beyond an end is moved onto it."""
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
-from torch import Size, Tensor
+from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.distributions.constraints import Constraint
+from torch.types import _size
 
 from ..numerics.quadrature import sort_cuts
 from ..numerics.validation import require
@@ -147,5 +149,5 @@ class Censored(MixedDistribution):
         """Whether the base has differentiable samples."""
         return bool(self.base.has_rsample)
 
-    def _draw(self, draw: Any, count: Size) -> Tensor:
-        return clamp(draw(count), *self._ends())
+    def _draw(self, draw: Callable[[_size], Tensor], sample_shape: _size) -> Tensor:
+        return clamp(draw(sample_shape), *self._ends())

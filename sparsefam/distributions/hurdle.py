@@ -1,12 +1,14 @@
 """Densities with an atom at zero."""
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
-from torch import Size, Tensor
+from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.distributions.constraints import Constraint
+from torch.types import _size
 
 from .atoms import MixedDistribution
 from .summaries import log_positive
@@ -112,8 +114,8 @@ class Hurdle(MixedDistribution):
         low, high = intervals[..., 0, :].unbind(-1)
         return bool(((low <= 0) & (0 <= high)).all())
 
-    def _draw(self, draw: Any, count: Size) -> Tensor:
-        t, gate = draw(count), self.gate.double()
+    def _draw(self, draw: Callable[[_size], Tensor], sample_shape: _size) -> Tensor:
+        t, gate = draw(sample_shape), self.gate.double()
         some = torch.rand(t.shape, dtype=t.dtype, device=t.device) >= gate
         t = torch.where(some, t, 0.0)
         if not (torch.is_grad_enabled() and gate.requires_grad):

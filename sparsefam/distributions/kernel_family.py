@@ -21,6 +21,7 @@ from ..numerics.validation import (
     require,
     require_integer,
     require_power,
+    require_shape,
 )
 from ..scores import BasisExpansion, FeatureExpansion, KernelExpansion
 from ..supports import IntervalUnion, Region, finite_vector
@@ -434,7 +435,8 @@ class KernelDistribution(SparseDistribution):
             )
         return self._line.with_gradient(self.sample(sample_shape))
 
-    def _known_draws(self, shape: Size) -> Tensor:
+    def _known_draws(self, sample_shape: _size) -> Tensor:
+        shape = require_shape("sample_shape", sample_shape)
         if self.event_shape:
             return draw_vectors(self._solution, shape)
         return self._line.sample(shape)

@@ -328,10 +328,10 @@ class Mixture(SoftmaxDistribution):
         moved = attach_root_gradient(t, excess, self.prob)
         return t.detach() + (moved - moved.detach())
 
-    def _known_draws(self, shape: Size) -> Tensor:
+    def _known_draws(self, sample_shape: _size) -> Tensor:
         rank = len(self.event_shape)
-        drawn = [self._expanded(p).sample(shape) for p in self._parts]
-        table, shape = torch.cat(drawn, -1 - rank), shape + self.batch_shape
+        table = torch.cat([self._expanded(p).sample(sample_shape) for p in self._parts], -1 - rank)
+        shape = table.shape[: table.dim() - rank - 1]
         rows = self.probs.expand(*shape, -1).reshape(shape.numel(), self.logits.shape[-1])
         index = torch.multinomial(rows, 1).reshape(*shape, 1, *(1,) * rank)
         return table.take_along_dim(index, -1 - rank).squeeze(-1 - rank)

@@ -81,10 +81,11 @@ class Summaries(TorchDistribution):
         Raises:
             NotImplementedError: A density of vectors.
         """
-        upper = self._side("cdf", value, False)
+        self._require_numbers("cdf")
+        self._check_value(value)
         if (known := self._known_cdf(value)) is not None:
             return known
-        below = self._known_tail(value, upper, False)
+        below = self._known_tail(value, torch.zeros_like(value, dtype=torch.bool), False)
         return super().cdf(value) if below is None else below
 
     def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:

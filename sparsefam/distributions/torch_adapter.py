@@ -280,8 +280,8 @@ class TorchDensity(SparseDistribution):
         density = self.base.log_prob(self._move_inside(value, inside & finite))
         return torch.where(inside, torch.where(finite, density, log_p), -math.inf)
 
-    def _known_draws(self, shape: Size) -> Tensor:
-        return self._expanded().sample(shape)
+    def _known_draws(self, sample_shape: _size) -> Tensor:
+        return self._expanded().sample(sample_shape)
 
     def rsample(self, sample_shape: _size = Size()) -> Tensor:
         """Draw samples (*sample, *batch, *event) with torch's derivatives."""

@@ -97,6 +97,12 @@ class SymmetricDistribution(StandardizedDistribution):
         """Variance (*batch)."""
         return self.scale.square() * self.generator.moment(2)
 
+    def _known_cdf(self, value: Tensor) -> Tensor:
+        # As below, in fewer operations.
+        x, inside = self._standardize(value)
+        outside = torch.where(value < self.loc, 0.0, 1.0).to(x.dtype)
+        return torch.where(inside, self.generator.cdf(x), outside)
+
     def _known_tail(self, value: Tensor, upper: Tensor, log: bool) -> Tensor:
         x, inside = self._standardize(value)
         if log:
