@@ -233,6 +233,9 @@ class LineDistribution(SoftmaxDistribution):
         """
         raise NotImplementedError
 
+    def _formula_of_tail(self, value: Tensor, upper: Tensor) -> Tensor | None:
+        """Return the mass below each value, or above it, if it is not that of a law."""
+
     def _formula_of_quantiles(self, value: Tensor) -> Tensor | None:
         """Return quantiles of probabilities in [0, 1], if they are not those of a law."""
 
@@ -325,6 +328,8 @@ class LineDistribution(SoftmaxDistribution):
     # Distribution function and quantiles
 
     def _known_tail(self, value: Tensor, upper: Tensor, log: bool) -> Tensor:
+        if not log and (tail := self._formula_of_tail(value, upper)) is not None:
+            return tail
         low, high = self._ends()
         inside = (low < value) & (value < high)
         # Others are moved to where all is in the tail.
@@ -334,9 +339,6 @@ class LineDistribution(SoftmaxDistribution):
             tail = log_positive(self._share_by_rule(t, upper)) if known is None else known
             tail = torch.where(inside, tail, -math.inf)
         else:
-            below = self._known_cdf(value) if known is None else None
-            if below is not None:
-                return torch.where(upper, 1 - below, below)
             tail = self._share_by_rule(t, upper) if known is None else known.exp()
             outside = torch.where(upper, value <= low, value >= high).to(tail)
             tail = torch.where(inside, tail.clamp(max=1), outside)

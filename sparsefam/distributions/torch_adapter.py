@@ -455,6 +455,10 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
             return None
         return torch.where(inside, known, (value >= high).to(known.dtype))
 
+    def _formula_of_tail(self, value: Tensor, upper: Tensor) -> Tensor | None:
+        below = self._known_cdf(value) if self._law is None else None
+        return None if below is None else torch.where(upper, 1 - below, below)
+
     def _formula_of_quantiles(self, value: Tensor) -> Tensor | None:
         return self._known("icdf", value * torch.ones_like(self.alpha))
 
