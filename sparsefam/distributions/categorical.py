@@ -54,7 +54,14 @@ class SparseCategorical(SparseDistribution):
         *,
         validate_args: bool | None = None,
     ) -> None:
-        weights = _as_weights(probs)
+        try:
+            weights = torch.as_tensor(probs)
+        except (TypeError, ValueError, RuntimeError):
+            raise ValueError(f"probs must be a tensor (*batch, K), got {probs!r}") from None
+        if weights.dim() < 1 or weights.shape[-1] < 1 or weights.is_complex():
+            raise ValueError(f"probs must have shape (*batch, K >= 1), got {tuple(weights.shape)}")
+        if not weights.is_floating_point():
+            weights = weights.to(torch.get_default_dtype())
         checks = Distribution._validate_args if validate_args is None else validate_args
         if checks:
             fits = (weights >= 0) & (weights < math.inf)
@@ -144,13 +151,3 @@ class SparseCategorical(SparseDistribution):
         raised = torch.exp(power.unsqueeze(-1) * torch.where(alive, log_p, 0.0))
         weights = torch.where(alive, raised, 0.0)
         return SparseCategorical(weights, self.alpha, validate_args=self._validation)
-
-
-def _as_weights(probs: Tensor | Sequence[float]) -> Tensor:
-    try:
-        weights = torch.as_tensor(probs)
-    except (TypeError, ValueError, RuntimeError):
-        raise ValueError(f"probs must be a tensor (*batch, K), got {probs!r}") from None
-    if weights.dim() < 1 or weights.shape[-1] < 1 or weights.is_complex():
-        raise ValueError(f"probs must have shape (*batch, K >= 1), got {tuple(weights.shape)}")
-    return weights if weights.is_floating_point() else weights.to(torch.get_default_dtype())
