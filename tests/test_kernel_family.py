@@ -16,7 +16,7 @@ from refusals import refused
 from torch import Tensor
 from torch import distributions as td
 
-from sparsefam import KernelDeformedExp, KernelExp, scores
+from sparsefam import KernelDeformedExp, KernelExp, Mixture, Truncated, scores
 from sparsefam.bases import BSpline, Fourier, GaussianRBF, Indicator
 
 TOLERANCE = {SINGLE: 2e-6, DOUBLE: 1e-10}
@@ -345,6 +345,8 @@ def test_detach_reaches_the_kernel_and_escorts_keep_their_parent() -> None:
     assert next(kernel.parameters()).requires_grad
     for found in (q.log_prob(t), q.cdf(t), q.escort().variance, q.entropy(), q.log_normalizer):
         assert not found.requires_grad
+    for holder in (Mixture(torch.zeros(2), p), Truncated(p, 0.25, 0.75)):
+        assert not holder.detach().log_prob(t).requires_grad
     escort = p.escort()
     torch.testing.assert_close(escort[1].to_float64().mean.float(), escort.mean[1])
     torch.testing.assert_close(escort.expand([3, 2]).mean, escort.mean.expand(3, 2))

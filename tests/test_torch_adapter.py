@@ -65,6 +65,14 @@ def test_distribution_functions_are_scipys(name: str) -> None:
     assert p.cdf(outside).tolist() == [float(x > upper) for x in outside.tolist()]
 
 
+@pytest.mark.parametrize("name", ["FisherSnedecor", "StudentT"])
+def test_upper_tails_without_a_formula_have_digits(name: str) -> None:
+    torchs, scipys = KNOWN[name]
+    t = torch.as_tensor(scipys.isf([1e-3, 1e-8, 1e-14]))
+    due = torch.as_tensor(scipys.sf(t.numpy()))
+    torch.testing.assert_close(wrap(torchs).survival(t), due, rtol=1e-6, atol=0)
+
+
 @every_known
 def test_expectations_are_scipys(name: str) -> None:
     torchs, scipys = KNOWN[name]

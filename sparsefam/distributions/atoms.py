@@ -38,12 +38,12 @@ class MixedDistribution(SparseDistribution):
         """Return the law of what is at no atom, and the logarithm of its mass (*batch)."""
         raise NotImplementedError
 
-    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
+    def _known_tail(self, value: Tensor, upper: Tensor, log: bool) -> Tensor:
         """Return a tail, or the logarithm of any, also of the larger one."""
         raise NotImplementedError
 
-    def _log_tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        return self._tail(value, upper, log=True)
+    def _known_log_tail(self, value: Tensor, upper: Tensor) -> Tensor:
+        return self._known_tail(value, upper, log=True)
 
     def _intervals(self) -> Tensor:
         """Return the support (*batch, J, 2), in any order."""
@@ -107,21 +107,11 @@ class MixedDistribution(SparseDistribution):
         )
         return nodes.to(self.alpha.dtype), weights.to(self.alpha.dtype)
 
-    def _quadrature_expect(self, psi: Basis | Callable[[Tensor], Tensor], order: int) -> Tensor:
-        if not isinstance(psi, Basis):
-            return super()._quadrature_expect(psi, order)
+    def _known_expect(self, psi: Basis, order: int) -> Tensor:
         return self._total(psi(self._atoms()[0]), self._part()[0].expect(psi, order))
 
-    def cdf(self, value: Tensor) -> Tensor:
-        """Distribution function, with a jump at each atom that includes its mass."""
-        self._check_value(value)
-        return self._tail(value, torch.zeros_like(value, dtype=torch.bool))
-
-    def sample(self, sample_shape: _size = Size()) -> Tensor:
-        """Draw samples (*sample, *batch) without gradients."""
-        with torch.no_grad():
-            t = self._draw(self.base.sample, self._count(sample_shape))
-        return t.detach().to(self.alpha.dtype)
+    def _known_draws(self, sample_shape: _size) -> Tensor:
+        return self._draw(self.base.sample, sample_shape).to(self.alpha.dtype)
 
     def rsample(self, sample_shape: _size = Size()) -> Tensor:
         """Draw samples (*sample, *batch), differentiable in the parameters.
@@ -131,18 +121,13 @@ class MixedDistribution(SparseDistribution):
         """
         if torch.is_grad_enabled() and not self.has_rsample:
             raise NotImplementedError("rsample needs a support of one interval: use sample")
-        return self._draw(self.base.rsample, self._count(sample_shape)).to(self.alpha.dtype)
+        return self._draw(self.base.rsample, sample_shape).to(self.alpha.dtype)
 
-    def _count(self, sample_shape: _size) -> Size:
-        """Return the sample shape after its checks."""
-        shape = self._extended_shape(sample_shape)
-        return shape[: len(shape) - len(self.batch_shape)]
-
-    def _draw(self, draw: Callable[[Size], Tensor], count: Size) -> Tensor:
+    def _draw(self, draw: Callable[[_size], Tensor], sample_shape: _size) -> Tensor:
         """Draw samples from those that a method of the base draws."""
         raise NotImplementedError
 
-    def _exact(self) -> Any:
+    def _breakpoints(self) -> Tensor:
         raise NotImplementedError("highest_density exists for laws without atoms only")
 
     def _as_given(self, x: Tensor, value: Tensor) -> Tensor:

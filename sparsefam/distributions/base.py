@@ -56,12 +56,12 @@ class SparseDistribution(Summaries):
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]]
     has_rsample = True
-    # Attributes that are not copied to a density of another batch shape.
-    _per_batch: ClassVar[tuple[str, ...]] = ()
     # Densities of the same batch that it holds; and tensors besides parameters, or None, with the
     # number of dimensions of one event of each.
     _held: ClassVar[tuple[str, ...]] = ()
     _derived: ClassVar[dict[str, int]] = {}
+    # The least order at which functions are integrated, if there is one.
+    _least_order: ClassVar[int | None] = None
     alpha: Tensor
 
     def __init__(
@@ -87,10 +87,42 @@ class SparseDistribution(Summaries):
         """
         raise NotImplementedError
 
+    # Hooks, as those of `Summaries`: None where the class knows no more than its `rsample`, the
+    # nodes of `quadrature` and the tensors that it names.
+
+    def _known_draws(self, sample_shape: _size) -> Tensor | None:
+        """Return samples (*sample, *batch, *event), without gradients."""
+
+    def _known_expect(self, psi: Basis, order: int) -> Tensor | None:
+        """Return the expectation of a basis (*batch, N)."""
+
+    def _known_error(self, psi: Callable[[Tensor], Tensor], order: int) -> Tensor | None:
+        """Return the error of `quadrature(order)`."""
+
+    def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
+        """Return what `generalized_covariance` does."""
+        raise NotImplementedError
+
+    def _fill(self, new: Any, change: Callable[[Tensor, Size], Tensor], selects: bool) -> None:
+        """Give a copy by `_with_parameters` what it holds besides."""
+
+    def _fill_detached(self, new: Any) -> None:
+        """Give a copy by `detach` what is neither a tensor nor a module."""
+
     def sample(self, sample_shape: _size = Size()) -> Tensor:
-        """Draw samples (*sample, *batch, *event) without gradients."""
-        # A replayed trace of torch.jit ignores no_grad.
-        return super().sample(sample_shape).detach()
+        """Draw samples (*sample, *batch, *event) without gradients.
+
+        From 8192 draws on, kernel families interpolate a table of quantiles, to 1e-8 of the
+        distance between the ends of the support (1e-6 in float32).
+
+        Raises:
+            RuntimeError: A kernel density of vectors that is much narrower than its nodes are
+                apart.
+        """
+        with torch.no_grad():
+            known = self._known_draws(sample_shape)
+            drawn: Tensor = super().sample(sample_shape) if known is None else known
+        return drawn.detach()  # a replayed trace of torch.jit ignores no_grad
 
     def _extended_shape(self, sample_shape: _size = Size()) -> Size:
         """Return the shape of samples, or raise ValueError for a shape that is none."""
@@ -150,9 +182,14 @@ class SparseDistribution(Summaries):
         self._check_function(psi)
         rule = find_expect(type(self), type(psi))
         result: Tensor = NotImplemented if rule is None else rule(self, psi)
-        return self._quadrature_expect(psi, order) if result is NotImplemented else result
+        if result is not NotImplemented:
+            return result
+        if self._least_order is not None:
+            order = max(order, self._least_order)
+        known = self._known_expect(psi, order) if isinstance(psi, Basis) else None
+        return self._expect_at_nodes(psi, order) if known is None else known
 
-    def _quadrature_expect(self, psi: Callable[[Tensor], Tensor], order: int) -> Tensor:
+    def _expect_at_nodes(self, psi: Callable[[Tensor], Tensor], order: int) -> Tensor:
         nodes, weights = self.quadrature(order)
         if isinstance(psi, Basis):
             require_resolved(psi, nodes, order)
@@ -187,6 +224,8 @@ class SparseDistribution(Summaries):
             Nonnegative, of the shape of `expect(psi)`.
         """
         self._check_function(psi)
+        if (known := self._known_error(psi, order)) is not None:
+            return known
         rough, fine = (
             self._weighted_values(psi, *self.quadrature(n)).sum(0)
             for n in (order, order + order // 2 + 1)
@@ -228,18 +267,13 @@ class SparseDistribution(Summaries):
         self._check_basis("psi", psi)
         return self._beta_covariance(phi, psi, beta)
 
-    def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
-        raise NotImplementedError
-
     def plot(self, ax: Any = None, **options: Any) -> Any:
         """Draw the density with its support shaded; see `sparsefam.plotting.plot_density`."""
         from ..plotting import plot_density  # matplotlib is an optional dependency
 
         return plot_density(self, ax=ax, **options)
 
-    def expand(
-        self, batch_shape: _size, _instance: "SparseDistribution | None" = None
-    ) -> "SparseDistribution":
+    def expand(self, batch_shape: _size, _instance: "SparseDistribution | None" = None) -> Self:
         """Return the density with its batch expanded to `batch_shape`, without copying memory.
 
         Raises:
@@ -271,7 +305,7 @@ class SparseDistribution(Summaries):
             raise BatchIndexError(
                 f"index must fit the batch shape {tuple(self.batch_shape)}, got {index!r}"
             ) from None
-        return cast(Self, self._select(shape, take))
+        return self._with_parameters(shape, take, selects=True)
 
     def __iter__(self) -> Iterator[Self]:
         """Iterate over the first axis of the batch."""
@@ -284,35 +318,32 @@ class SparseDistribution(Summaries):
 
         This includes the parameters of a kernel, or of the g of `LocationScale`, that is a module.
         """
-        return cast(Self, map_tensors(self, Tensor.detach))
-
-    def _select(self, shape: Size, take: Callable[[Tensor, Size], Tensor]) -> "SparseDistribution":
-        """Return the density of another batch, which `take` selects from every parameter."""
-        new = self._with_parameters(shape, take)
-        for name in self._held:  # distributions of torch are not selected as they are expanded
-            setattr(new, name, getattr(self, name)._select(shape, take))
+        new = cast(Self, map_tensors(self, Tensor.detach))
+        for name in self._held:
+            setattr(new, name, getattr(self, name).detach())
+        self._fill_detached(new)
         return new
 
     def _with_parameters(
-        self, shape: Size, change: Callable[[Tensor, Size], Tensor]
-    ) -> "SparseDistribution":
+        self, shape: Size, change: Callable[[Tensor, Size], Tensor], selects: bool = False
+    ) -> Self:
         """Apply a function to every parameter and return the density of the new batch shape.
 
-        The function receives a parameter and the shape of one event of it.
+        The function receives a parameter and the shape of one event of it. If it `selects`, it is
+        applied to what only broadcasts with the batch, too.
         """
         new = type(self).__new__(type(self))
-        for name, value in vars(self).items():
-            if name not in self._per_batch:
-                new.__dict__[name] = value
+        new.__dict__.update(vars(self))
         # Not every constructor takes alpha.
         ranks = {name: constraint.event_dim for name, constraint in self.arg_constraints.items()}
         for name, rank in {"alpha": 0, **ranks, **self._derived}.items():
             if (value := getattr(self, name)) is not None:
                 setattr(new, name, change(value, value.shape[value.dim() - rank :]))
         for name in self._held:
-            setattr(new, name, getattr(self, name)._with_parameters(shape, change))
+            setattr(new, name, getattr(self, name)._with_parameters(shape, change, selects))
         SparseDistribution.__init__(new, shape, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
+        self._fill(new, change, selects)
         return new
 
     def _validate_sample(self, value: Tensor, name: str = "value") -> None:
@@ -331,11 +362,6 @@ class SparseDistribution(Summaries):
             )
         require(~torch.isnan(value), name, "real", value)
 
-    def _check_probability(self, value: Tensor) -> None:
-        self._check_value(value)
-        if self._validate_args:
-            require((value >= 0) & (value <= 1), "value", "a probability in [0, 1]", value)
-
     @property
     def _validation(self) -> bool | None:
         """The `validate_args` that the user passed, for densities derived from this one."""
@@ -349,7 +375,7 @@ def select_batch(p: Any, shape: Size, take: Callable[[Tensor, Size], Tensor]) ->
     event, as those of transforms do.
     """
     if isinstance(p, SparseDistribution):
-        return p._select(shape, take)
+        return p._with_parameters(shape, take, selects=True)
     batch, dims = p.batch_shape, len(p.event_shape)
     rank = len(batch)
 
@@ -409,6 +435,9 @@ class StandardizedDistribution(SparseDistribution):
         """Score at the mode."""
         return 0.0
 
+    def _positive_ends(self, value: Tensor) -> Tensor | None:
+        """Return which values are ends of the support at which the density is positive."""
+
     def _covariance(self, phi: Basis, psi: Basis) -> Tensor:
         r"""Covariance of $\phi$ and $\psi$ under this density, (*batch, M, N)."""
         raise NotImplementedError
@@ -420,13 +449,10 @@ class StandardizedDistribution(SparseDistribution):
         """Number of nodes of `quadrature(order)`."""
         raise NotImplementedError
 
-    def _quadrature_expect(self, psi: Basis | Callable[[Tensor], Tensor], order: int) -> Tensor:
-        if not isinstance(psi, Basis):
-            return super()._quadrature_expect(psi, order)
+    def _known_expect(self, psi: Basis, order: int) -> Tensor:
         count = self._node_count(order) * len(psi)
         if psi.effective_support is None:
-            base = SparseDistribution._quadrature_expect
-            return self._in_blocks(lambda p: base(p, psi, order), count)
+            return self._in_blocks(lambda p: p._expect_at_nodes(psi, order), count)
         # Functions of numbers, each where it is not negligible.
         pieces = 1 if psi.breaks is None else len(psi.breaks) + 1
         return self._in_float64(lambda p: expect_on_support(p, psi, order), count * pieces)
@@ -434,7 +460,7 @@ class StandardizedDistribution(SparseDistribution):
     def _in_float64(self, rule: Callable[[Self], Tensor], count: int) -> Tensor:
         """Apply a rule to blocks of the batch in float64, see `_in_blocks`."""
         exact = self._with_parameters(self.batch_shape, lambda x, event: x.double())
-        return cast(Self, exact)._in_blocks(rule, count).to(self.loc.dtype)
+        return exact._in_blocks(rule, count).to(self.loc.dtype)
 
     def _in_blocks(self, rule: Callable[[Self], Tensor], count: int) -> Tensor:
         """Apply a rule to blocks of the batch, which bounds its memory.
@@ -487,6 +513,8 @@ class StandardizedDistribution(SparseDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density; -inf with zero gradient off the support."""
         self._check_value(value)
+        if (ends := self._positive_ends(value)) is not None:
+            value = torch.where(ends, self.loc, value)
         size, inside = self._standardize(value)
         return torch.where(inside, self._log_standard(size) - self._log_det(), -math.inf)
 

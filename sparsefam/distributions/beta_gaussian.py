@@ -89,13 +89,11 @@ class PowerDistribution(SymmetricDistribution):
         p = unvalidated(cls, mean, variance, *args, **options)
         return cls(p.loc, (p.scale / p.generator.moment(2)).sqrt(), *args, **options)
 
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Return the log density; a uniform one is positive at both ends, unlike torch's."""
+    def _positive_ends(self, value: Tensor) -> Tensor | None:
         if self._fixed_exponent:
-            return super().log_prob(value)
-        self._check_value(value)
+            return None
         at_end = (value == self.loc - self.scale) | (value == self.loc + self.scale)
-        return super().log_prob(torch.where((self.generator.m == 0) & at_end, self.loc, value))
+        return (self.generator.m == 0) & at_end  # of uniform densities, unlike torch's
 
     def profile(self) -> Profile | None:
         """Return the standard density as a piecewise polynomial, None unless m is 0, 1, 2 or 3.

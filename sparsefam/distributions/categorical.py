@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
-from torch import Size, Tensor
+from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.distributions.constraints import Constraint
 from torch.types import _size
@@ -54,7 +54,14 @@ class SparseCategorical(SparseDistribution):
         *,
         validate_args: bool | None = None,
     ) -> None:
-        weights = _as_weights(probs)
+        try:
+            weights = torch.as_tensor(probs)
+        except (TypeError, ValueError, RuntimeError):
+            raise ValueError(f"probs must be a tensor (*batch, K), got {probs!r}") from None
+        if weights.dim() < 1 or weights.shape[-1] < 1 or weights.is_complex():
+            raise ValueError(f"probs must have shape (*batch, K >= 1), got {tuple(weights.shape)}")
+        if not weights.is_floating_point():
+            weights = weights.to(torch.get_default_dtype())
         checks = Distribution._validate_args if validate_args is None else validate_args
         if checks:
             fits = (weights >= 0) & (weights < math.inf)
@@ -90,10 +97,9 @@ class SparseCategorical(SparseDistribution):
         table = self._log_probs().expand(*shape, self.probs.shape[-1])
         return table.gather(-1, value.expand(shape).long().unsqueeze(-1)).squeeze(-1)
 
-    def sample(self, sample_shape: _size = Size()) -> Tensor:
-        """Draw categories (*sample, *batch)."""
+    def _known_draws(self, sample_shape: _size) -> Tensor:
         shape = self._extended_shape(sample_shape)
-        rows = self.probs.detach().expand(*shape, -1).reshape(-1, self.probs.shape[-1])
+        rows = self.probs.expand(*shape, -1).reshape(-1, self.probs.shape[-1])
         return torch.multinomial(rows, 1).reshape(shape)
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
@@ -145,13 +151,3 @@ class SparseCategorical(SparseDistribution):
         raised = torch.exp(power.unsqueeze(-1) * torch.where(alive, log_p, 0.0))
         weights = torch.where(alive, raised, 0.0)
         return SparseCategorical(weights, self.alpha, validate_args=self._validation)
-
-
-def _as_weights(probs: Tensor | Sequence[float]) -> Tensor:
-    try:
-        weights = torch.as_tensor(probs)
-    except (TypeError, ValueError, RuntimeError):
-        raise ValueError(f"probs must be a tensor (*batch, K), got {probs!r}") from None
-    if weights.dim() < 1 or weights.shape[-1] < 1 or weights.is_complex():
-        raise ValueError(f"probs must have shape (*batch, K >= 1), got {tuple(weights.shape)}")
-    return weights if weights.is_floating_point() else weights.to(torch.get_default_dtype())

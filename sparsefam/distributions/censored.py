@@ -1,12 +1,14 @@
 """Densities of which what lies beyond an end is moved onto it."""
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
-from torch import Size, Tensor
+from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.distributions.constraints import Constraint
+from torch.types import _size
 
 from ..numerics.quadrature import sort_cuts
 from ..numerics.validation import require
@@ -130,7 +132,7 @@ class Censored(MixedDistribution):
             log_p = torch.where(value == end, log_mass, log_p)
         return self._as_given(log_p, value)
 
-    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
+    def _known_tail(self, value: Tensor, upper: Tensor, log: bool) -> Tensor:
         # The base's between the ends, and beyond them none or all.
         inside = (self.low <= value) & (value < self.high)
         none, every = (-math.inf, 0.0) if log else (0.0, 1.0)
@@ -139,13 +141,7 @@ class Censored(MixedDistribution):
         tail = self.base._log_tail(t, upper) if log else self.base._tail(t, upper)
         return self._as_given(torch.where(inside, tail, outside), value)
 
-    def icdf(self, value: Tensor) -> Tensor:
-        """Quantile function: that of the base, clamped to the ends.
-
-        Raises:
-            ValueError: A probability outside [0, 1].
-        """
-        self._check_probability(value)
+    def _known_icdf(self, value: Tensor) -> Tensor:
         return self._as_given(clamp(self.base.icdf(value.double()), *self._ends()), value)
 
     @property
@@ -153,5 +149,5 @@ class Censored(MixedDistribution):
         """Whether the base has differentiable samples."""
         return bool(self.base.has_rsample)
 
-    def _draw(self, draw: Any, count: Size) -> Tensor:
-        return clamp(draw(count), *self._ends())
+    def _draw(self, draw: Callable[[_size], Tensor], sample_shape: _size) -> Tensor:
+        return clamp(draw(sample_shape), *self._ends())

@@ -12,7 +12,6 @@ from torch.distributions.constraints import Constraint
 
 from ..numerics.validation import broadcast_arguments, require
 from ..supports import Interval, IntervalUnion, RealLine, finite
-from .base import SoftmaxDistribution
 from .line import (
     COARSE,
     EVEN,
@@ -41,7 +40,7 @@ _STEPS = 16
 _ORDER, _LOWER_ORDER, _CLOSE = 32, 24, 1e-9
 
 
-class Density(IntegratedDistribution, SoftmaxDistribution):
+class Density(IntegratedDistribution):
     r"""The density on an interval that is proportional to the exponential of a function.
 
     $$p(t) = \frac{e^{f(t)}}{\int_a^b e^f}\,[a \le t \le b]$$
@@ -170,18 +169,16 @@ class Density(IntegratedDistribution, SoftmaxDistribution):
             (is_open, opens), (low, high) = self._is_open, self._ends()
             ends = None if is_open else low, None if opens else high
             line = DoubleExponential(*ends, self._frame[..., 0], self._frame[..., 1], _ORDER)
-        line.rough, line.steps = self._edges(line), _STEPS
+        # The ends, and the breakpoints between them.
+        low, high = (line.onto(end) for end in self._ends())
+        places = self._places.movedim(-1, 0)
+        places = clamp(line.onto(places), low, high) if len(places) else places
+        edges = [low.unsqueeze(0), places.sort(dim=0).values, high.unsqueeze(0)]
+        line.rough, line.steps = torch.cat(edges), _STEPS
         return line
 
     def _ends(self) -> tuple[Tensor, Tensor]:
         return self.low.double(), self.high.double()
-
-    def _edges(self, line: Coordinate) -> Tensor:
-        """Return coordinates (K + 1, *batch) of the ends and the breakpoints between them."""
-        low, high = (line.onto(end) for end in self._ends())
-        places = self._places.movedim(-1, 0)
-        places = clamp(line.onto(places), low, high) if len(places) else places
-        return torch.cat([low.unsqueeze(0), places.sort(dim=0).values, high.unsqueeze(0)])
 
     def _where_it_matters(self, negligible: float = _NEGLIGIBLE, power: float = 1.0) -> Tensor:
         """Return coordinates (*batch, K, 2) beyond which the density does not matter.
@@ -228,13 +225,10 @@ class Density(IntegratedDistribution, SoftmaxDistribution):
         finite = log_q.isfinite()
         return torch.where(finite, self._values(torch.where(finite, t, self._peak)), log_q)
 
-    def _exact_parameters(self) -> dict[str, Tensor]:
-        names = self.arg_constraints.keys() - type(self).arg_constraints.keys()
-        return {name: getattr(self, name).double() for name in names}
-
     def _values(self, t: Tensor) -> Tensor:
         """Return the values of the function at float64 locations (..., *batch)."""
-        values = self._function(t, **self._exact_parameters())
+        names = self.arg_constraints.keys() - type(self).arg_constraints.keys()
+        values = self._function(t, **{name: getattr(self, name).double() for name in names})
         shape = torch.broadcast_shapes(t.shape, self.batch_shape)
         if not isinstance(values, Tensor) or values.shape not in (shape, t.shape):
             found = tuple(values.shape) if isinstance(values, Tensor) else repr(values)
@@ -261,13 +255,6 @@ class Density(IntegratedDistribution, SoftmaxDistribution):
             ends = torch.stack([self.low, self.high], -1).unsqueeze(-2)
             return IntervalUnion.merged(ends, self.log_prob)
         return Interval(self.low, self.high, self.log_prob)
-
-    @property
-    def _law(self) -> None:
-        return None
-
-    def _closed_form(self, name: str) -> None:
-        return None
 
     def _moment(self, name: str, n: int, terms: Tensor) -> Tensor:
         """Return a moment, infinite where the last terms towards an infinite end matter."""

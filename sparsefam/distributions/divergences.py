@@ -333,7 +333,12 @@ def _integral_over_line(p: Any, q: Any, integrand: _Integrand, nested: bool, eps
     If `nested`, p's support must lie in q's, and the integral is over it.
     """
     inside, slack = _is_nested(p, q, eps)
-    p, q = _recenter(p, q)
+    if isinstance(p, SymmetricDistribution) and isinstance(q, SymmetricDistribution):
+        # To where the narrower one's centre is 0.
+        shape = broadcast_shapes(p.batch_shape, q.batch_shape)
+        p, q = p.expand(shape), q.expand(shape)
+        centre = torch.where(p.scale <= q.scale, p.loc, q.loc).detach()
+        p.loc, q.loc = p.loc - centre, q.loc - centre
     ends = intervals_of(p).flatten(-2).unsqueeze(-2)
     at_end = ((cuts_of(q).unsqueeze(-1) - ends).abs() <= slack[..., None, None]).any(-1)
     p, q = separate_cuts(p, q)
@@ -348,16 +353,6 @@ def _integral_over_line(p: Any, q: Any, integrand: _Integrand, nested: bool, eps
         inside = inside & ~_diverges(lambda at: integrand(at.swapped()), q, p, cuts, slack, nested)
     found = line_integral(lambda t: integrand(_Logs.at(p, q, t)), cuts, rounding=_ROUNDING)
     return torch.where(inside, found, math.inf)
-
-
-def _recenter(p: Any, q: Any) -> tuple[Any, Any]:
-    """Move both symmetric densities to where the narrower's centre is 0."""
-    if isinstance(p, SymmetricDistribution) and isinstance(q, SymmetricDistribution):
-        shape = broadcast_shapes(p.batch_shape, q.batch_shape)
-        p, q = p.expand(shape), q.expand(shape)
-        centre = torch.where(p.scale <= q.scale, p.loc, q.loc).detach()
-        p.loc, q.loc = p.loc - centre, q.loc - centre
-    return p, q
 
 
 def _is_nested(p: Any, q: Any, eps: float) -> tuple[Tensor, Tensor]:

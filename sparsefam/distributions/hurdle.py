@@ -1,12 +1,14 @@
 """Densities with an atom at zero."""
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
-from torch import Size, Tensor
+from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.distributions.constraints import Constraint
+from torch.types import _size
 
 from .atoms import MixedDistribution
 from .summaries import log_positive
@@ -79,7 +81,7 @@ class Hurdle(MixedDistribution):
         log_p = torch.where(some, log_p + log_rest, -math.inf)
         return self._as_given(torch.where(value == 0, self._atoms()[1][0], log_p), value)
 
-    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
+    def _known_tail(self, value: Tensor, upper: Tensor, log: bool) -> Tensor:
         gate, t, has_atom = self.gate.double(), value.double(), (value >= 0) ^ upper
         if not log:
             tail = (1 - gate) * self.base._tail(t, upper)
@@ -93,13 +95,7 @@ class Hurdle(MixedDistribution):
         with_atom = torch.where(large, rest, log_positive(with_atom))
         return self._as_given(torch.where(has_atom, with_atom, bare), value)
 
-    def icdf(self, value: Tensor) -> Tensor:
-        """Quantile function, 0 for as many probabilities as the atom has.
-
-        Raises:
-            ValueError: A probability outside [0, 1].
-        """
-        self._check_probability(value)
+    def _known_icdf(self, value: Tensor) -> Tensor:
         q, gate = value.double() * torch.ones_like(self.gate), self.gate.double()
         zero = torch.zeros_like(gate)
         start = (1 - gate) * self.base._tail(zero, zero > 0)
@@ -118,8 +114,8 @@ class Hurdle(MixedDistribution):
         low, high = intervals[..., 0, :].unbind(-1)
         return bool(((low <= 0) & (0 <= high)).all())
 
-    def _draw(self, draw: Any, count: Size) -> Tensor:
-        t, gate = draw(count), self.gate.double()
+    def _draw(self, draw: Callable[[_size], Tensor], sample_shape: _size) -> Tensor:
+        t, gate = draw(sample_shape), self.gate.double()
         some = torch.rand(t.shape, dtype=t.dtype, device=t.device) >= gate
         t = torch.where(some, t, 0.0)
         if not (torch.is_grad_enabled() and gate.requires_grad):

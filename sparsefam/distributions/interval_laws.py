@@ -342,17 +342,10 @@ _STANDARD: dict[str, Any] = {
 }
 
 
-class _LogMass(torch.autograd.Function):
-    """Log mass between a and b, differentiated in w and the end of the higher density.
-
-    The second result is the logarithm of its ratio to that density.
-    """
+class _OfLaw(torch.autograd.Function):
+    """A function of a law's name and tensors, of whose two results the second is a constant."""
 
     generate_vmap_rule = True
-
-    @staticmethod
-    def forward(name: str, a: Tensor, b: Tensor, w: Tensor) -> _Pair:
-        return _STANDARD[name].log_mass(a, b, w)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: _Pair) -> None:
@@ -360,6 +353,17 @@ class _LogMass(torch.autograd.Function):
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(*inputs[1:], *output)
         ctx.save_for_forward(*inputs[1:], *output)
+
+
+class _LogMass(_OfLaw):
+    """Log mass between a and b, differentiated in w and the end of the higher density.
+
+    The second result is the logarithm of its ratio to that density.
+    """
+
+    @staticmethod
+    def forward(name: str, a: Tensor, b: Tensor, w: Tensor) -> _Pair:
+        return _STANDARD[name].log_mass(a, b, w)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> Any:
@@ -373,21 +377,12 @@ class _LogMassForward(_LogMass):
         return _change(_mass_slopes(ctx.name, *ctx.saved_tensors), changes), None
 
 
-class _Quantile(torch.autograd.Function):
+class _Quantile(_OfLaw):
     """Quantiles between a and b, differentiated in a, b and the probability, and x - a."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(name: str, a: Tensor, b: Tensor, w: Tensor, q: Tensor) -> _Pair:
         return _STANDARD[name].quantile(a, b, w, q, 1 - q)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: _Pair) -> None:
-        ctx.name = inputs[0]
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(*inputs[1:], *output)
-        ctx.save_for_forward(*inputs[1:], *output)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> Any:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Size, Tensor
@@ -54,7 +54,6 @@ class KernelDistribution(SparseDistribution):
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {"weights": finite_vector}
-    _per_batch: ClassVar[tuple[str, ...]] = ("_line", "_solution")
     weights: Tensor
     _solution: Solution
 
@@ -131,10 +130,7 @@ class KernelDistribution(SparseDistribution):
         """The nodes, for further densities with the same functions and base."""
         return self._solution.mesh
 
-    def _with_parameters(
-        self, shape: Size, change: Callable[[Tensor, Size], Tensor]
-    ) -> SparseDistribution:
-        new = cast(Self, super()._with_parameters(shape, change))
+    def _fill(self, new: Self, change: Callable[[Tensor, Size], Tensor], selects: bool) -> None:
         rows = torch.arange(self.batch_shape.numel(), device=self.weights.device)
         rows = change(rows.reshape(self.batch_shape), Size()).reshape(-1)
         if self.features.batch:
@@ -142,14 +138,12 @@ class KernelDistribution(SparseDistribution):
             points = change(self.features.points.expand(self.batch_shape + event), event)
             new.features = KernelFeatures(points, self.kernel)
         new._solution = self._solution.rows(rows, new.weights, new.features)
-        return new
-
-    def detach(self) -> Self:
-        new = super().detach()
         new.__dict__.pop("_line", None)
+
+    def _fill_detached(self, new: Self) -> None:
         new._solution = self._solution.detach()
         new.features = new._solution.features
-        return new
+        new.__dict__.pop("_line", None)
 
     # Densities
 
@@ -366,8 +360,16 @@ class KernelDistribution(SparseDistribution):
 
     def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
         r"""Return the $\beta$-covariance of two bases relative to the base (*batch, M, N)."""
-        mesh = self.mesh.for_basis(phi).for_basis(psi)
-        weights = self._escort_weights_on(mesh, beta).flatten(0, 1).T.double()
+        s, mesh = self._solution, self.mesh.for_basis(phi).for_basis(psi)
+        if _is_one(beta):
+            found = s.weights_on(mesh)
+        else:
+            power, found = self._escort_power(beta), s.escort
+            exponent = 2 - self.alpha.reshape(-1) if beta is None else float(beta)
+            if beta is not None or mesh is not s.mesh:
+                found, _ = integrals(s.offsets_on(mesh), s.measure_on(mesh), power)
+            found = found * torch.exp(-exponent * s.Z.log())
+        weights = found.flatten(0, 1).T.double()
         left, right = (self._values_of(basis, mesh).double() for basis in (phi, psi))
         total = weights.sum(-1, keepdim=True)
         # Both centred: the covariance of a constant is 0 to the last digit.
@@ -375,28 +377,11 @@ class KernelDistribution(SparseDistribution):
         found = ((weights.unsqueeze(-1) * left).mT @ right).to(self._dtype_with(phi, psi))
         return found.reshape(*self.batch_shape, *found.shape[1:])
 
-    def _escort_weights_on(self, mesh: KernelMesh, beta: Tensor | float | None) -> Tensor:
-        """Return weights (m, G, R) of p^beta at the nodes of a mesh."""
-        s = self._solution
-        if _is_one(beta):
-            return s.weights_on(mesh)
-        power, found = self._escort_power(beta), s.escort
-        exponent = 2 - self.alpha.reshape(-1) if beta is None else float(beta)
-        if beta is not None or mesh is not s.mesh:
-            found, _ = integrals(s.offsets_on(mesh), s.measure_on(mesh), power)
-        return found * torch.exp(-exponent * s.Z.log())
-
     # Supports, distribution functions and samples
 
     @lazy_property
     def _line(self) -> Line:
         return Line(self._solution)
-
-    def _require_number(self, name: str) -> Line:
-        """Return what only densities of numbers have."""
-        if self.event_shape:
-            raise NotImplementedError(f"{name} exists for numbers only")
-        return self._line
 
     @constraints.dependent_property(is_discrete=False)
     def support(self) -> constraints.Constraint:
@@ -405,17 +390,11 @@ class KernelDistribution(SparseDistribution):
             return Region(lambda t: self.log_prob(t) > -math.inf, len(self.event_shape))
         return IntervalUnion(self._line.intervals, self.log_prob)
 
-    def cdf(self, value: Tensor) -> Tensor:
-        """Return the distribution function of a number at values (*S, *batch)."""
-        line = self._require_number("cdf")
-        self._check_value(value)
-        return line.cdf(value)
-
-    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
+    def _known_tail(self, value: Tensor, upper: Tensor, log: bool) -> Tensor:
         tail = self._line.tail(value, upper)
         return log_positive(tail) if log else tail
 
-    def _exact(self) -> "KernelDistribution":
+    def _to_float64(self) -> "KernelDistribution":
         return self if self.weights.dtype == torch.float64 else self.to_float64()
 
     def _breakpoints(self) -> Tensor:
@@ -424,24 +403,15 @@ class KernelDistribution(SparseDistribution):
         ends = torch.where(ends.isinf(), math.nan, ends)
         return torch.cat([ends, breaks.expand(*self.batch_shape, -1)], -1)
 
-    def _moment_about(self, n: int, centre: Tensor) -> Tensor:
+    def _known_moment(self, n: int, centre: Tensor) -> Tensor:
         self._require_moment(n)
         s, nodes = self._solution, self.mesh.nodes.squeeze(-1)
         weights = s.weights_on(self.mesh).reshape(len(nodes), *self.batch_shape).double()
         nodes = nodes.reshape(-1, *(1,) * len(self.batch_shape))
         return (weights * (nodes - centre) ** n).sum(0).to(self.weights.dtype)
 
-    def icdf(self, value: Tensor) -> Tensor:
-        """Return quantiles of a number, differentiable once in the level and the parameters.
-
-        The quantiles of 0 and 1, the ends of the support, have no derivatives.
-
-        Raises:
-            ValueError: Levels outside [0, 1].
-        """
-        line = self._require_number("icdf")
-        self._check_probability(value)
-        return line.icdf(value)
+    def _known_icdf(self, value: Tensor) -> Tensor:
+        return self._line.icdf(value)
 
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
@@ -465,20 +435,11 @@ class KernelDistribution(SparseDistribution):
             )
         return self._line.with_gradient(self.sample(sample_shape))
 
-    @torch.no_grad()
-    def sample(self, sample_shape: _size = Size()) -> Tensor:
-        """Draw independent samples (*sample, *batch, *event): by quantiles, vectors by rejection.
-
-        From 8192 draws on, a table of quantiles is interpolated, to 1e-8 of the distance between
-        the ends of the support (1e-6 in float32).
-
-        Raises:
-            RuntimeError: A density of vectors that is much narrower than the nodes are apart.
-        """
-        sample_shape = require_shape("sample_shape", sample_shape)
+    def _known_draws(self, sample_shape: _size) -> Tensor:
+        shape = require_shape("sample_shape", sample_shape)
         if self.event_shape:
-            return draw_vectors(self._solution, sample_shape)
-        return self._line.sample(sample_shape)
+            return draw_vectors(self._solution, shape)
+        return self._line.sample(shape)
 
     def rsample_components(self, sample_shape: _size = Size()) -> tuple[Tensor, Tensor]:
         r"""Draw from every interval of the support, and return the intervals' masses.
@@ -492,7 +453,8 @@ class KernelDistribution(SparseDistribution):
         Raises:
             NotImplementedError: Vectors.
         """
-        return self._require_number("rsample_components").components(Size(sample_shape))
+        self._require_numbers("rsample_components")
+        return self._line.components(Size(sample_shape))
 
     def to_float64(self) -> "KernelDistribution":
         """Return the same density computed in float64."""

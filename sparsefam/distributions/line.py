@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Size, Tensor
 from torch.types import _size
-from typing_extensions import Self
 
 from ..bases import Basis, Stack
 from ..numerics.quadrature import gauss_legendre, graded, sort_cuts
 from ..numerics.roots import attach_root_gradient, increasing_root
 from ..numerics.validation import require_integer
 from ..supports import entries_of
-from .base import SparseDistribution
+from .base import SoftmaxDistribution, SparseDistribution
 from .interval_laws import Law
 from .summaries import log_positive
 
@@ -183,7 +182,7 @@ class DoubleExponential(Coordinate):
         return torch.asinh((t - self._centre) / self._spread)
 
 
-class LineDistribution(SparseDistribution):
+class LineDistribution(SoftmaxDistribution):
     """A 1-D density, integrated in float64 by one rule between breakpoints.
 
     A subclass implements the methods that raise NotImplementedError here; masses and quantiles may
@@ -233,6 +232,18 @@ class LineDistribution(SparseDistribution):
         It is not finite where there is no moment of order n.
         """
         raise NotImplementedError
+
+    def _formula_of_tail(self, value: Tensor, upper: Tensor) -> Tensor | None:
+        """Return the mass below each value, or above it, if it is not that of a law."""
+
+    def _formula_of_quantiles(self, value: Tensor) -> Tensor | None:
+        """Return quantiles of probabilities in [0, 1], if they are not those of a law."""
+
+    def _twin(self) -> SparseDistribution | None:
+        """Return the same density of a class with closed forms of expectations."""
+
+    def _check_rule(self, mass: Tensor) -> None:
+        """Raise ValueError if a rule finds too little of the mass."""
 
     def _between(
         self, line: Coordinate, order: int, cuts: Tensor, rough: Tensor | bool | None = None
@@ -307,24 +318,18 @@ class LineDistribution(SparseDistribution):
         cuts = first + (last - first) * share.reshape(-1, *(1,) * low.dim())
         return torch.cat([cuts, clamp(places, first, last)]).sort(dim=0).values
 
-    def _exact(self) -> Self:
-        return self
-
     def _breakpoints(self) -> Tensor:
         return self._cuts()
 
-    def _moment_about(self, n: int, centre: Tensor) -> Tensor:
+    def _known_moment(self, n: int, centre: Tensor) -> Tensor:
         nodes, weights = self._rule(0)
         return self._moment("moment", n, weights * (nodes - centre) ** n).to(self.alpha.dtype)
 
     # Distribution function and quantiles
 
-    def cdf(self, value: Tensor) -> Tensor:
-        """Distribution function, relatively accurate in the lower tail."""
-        self._check_value(value)
-        return self._tail(value, torch.zeros_like(value, dtype=torch.bool))
-
-    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
+    def _known_tail(self, value: Tensor, upper: Tensor, log: bool) -> Tensor:
+        if not log and (tail := self._formula_of_tail(value, upper)) is not None:
+            return tail
         low, high = self._ends()
         inside = (low < value) & (value < high)
         # Others are moved to where all is in the tail.
@@ -379,13 +384,9 @@ class LineDistribution(SparseDistribution):
         nodes, weights = self._between(line, line.order, cuts, rough)
         return (weights * self._density(nodes)).sum(0)
 
-    def icdf(self, value: Tensor) -> Tensor:
-        """Quantile function of probabilities in [0, 1]; its values lie in the support.
-
-        Raises:
-            ValueError: A probability outside [0, 1].
-        """
-        self._check_probability(value)
+    def _known_icdf(self, value: Tensor) -> Tensor:
+        if (known := self._formula_of_quantiles(value)) is not None:
+            return known
         first, last = self._ends()
         inside = (value > 0) & (value < 1)
         t = self._quantile(torch.where(inside, value, 0.5).double())
@@ -443,14 +444,7 @@ class LineDistribution(SparseDistribution):
     def _rule(
         self, order: int, psi: Basis | None = None, places: Sequence[Tensor] = ()
     ) -> tuple[Tensor, Tensor]:
-        """Return float64 nodes and weights (Q, *batch) that sum to 1."""
-        nodes, weights = self._unscaled_rule(order, psi, places)
-        return nodes, weights / weights.sum(0)
-
-    def _unscaled_rule(
-        self, order: int, psi: Basis | None, places: Sequence[Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """Return nodes and weights (Q, *batch), `order` or more between two cuts.
+        """Return float64 nodes and weights (Q, *batch) that sum to 1, `order` between two cuts.
 
         The density and a basis have cuts, and other places (N,) are cuts, too.
         """
@@ -459,7 +453,10 @@ class LineDistribution(SparseDistribution):
         if places:
             cuts = _join(cuts, line.onto(self._aligned(torch.cat(list(places)))))
         nodes, weights = self._between(line, max(line.order, order), cuts)
-        return nodes, weights * self._density(nodes)
+        weights = weights * self._density(nodes)
+        mass = weights.sum(0)
+        self._check_rule(mass)
+        return nodes, weights / mass
 
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
         r"""Nodes and weights (Q, *batch) with $\sum_q w_q g(t_q) \to E_p[g]$."""
@@ -467,9 +464,9 @@ class LineDistribution(SparseDistribution):
         nodes, weights = self._rule(order // 2)
         return nodes.to(self.alpha.dtype), weights.to(self.alpha.dtype)
 
-    def _quadrature_expect(self, psi: Basis | Callable[[Tensor], Tensor], order: int) -> Tensor:
-        if not isinstance(psi, Basis):
-            return super()._quadrature_expect(psi, order)
+    def _known_expect(self, psi: Basis, order: int) -> Tensor:
+        if (twin := self._twin()) is not None:
+            return twin.expect(psi, order)
         if psi.effective_support is None:
             nodes, weights = self._rule(order // 2, psi)
             means: Tensor = (weights.unsqueeze(-1) * psi(nodes)).sum(0)
@@ -497,11 +494,9 @@ class LineDistribution(SparseDistribution):
         return x.to(self.alpha.device, torch.float64).reshape(-1, *(1,) * self.alpha.dim())
 
     def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
-        self.escort(beta)
-        return self._line_covariance(phi, psi)
-
-    def _line_covariance(self, phi: Basis, psi: Basis) -> Tensor:
-        """Return the covariance of two bases, (*batch, M, N)."""
+        self.escort(beta)  # refuses all but 1
+        if (twin := self._twin()) is not None:
+            return twin.generalized_covariance(phi, psi, 1.0)
         bases = [x for basis in (phi, psi) for x in getattr(basis, "bases", [basis])]
         ends = [x.effective_support for x in bases if x.effective_support is not None]
         places = [x for low, high in ends for x in (low, (low + high) / 2, high)]
@@ -517,16 +512,14 @@ class IntegratedDistribution(LineDistribution):
 
     @property
     def _law(self) -> Law | None:
-        """Closed forms of masses and quantiles, if there are any."""
-        raise NotImplementedError
+        """Closed forms of masses and quantiles."""
 
     def _log_part(self, start: Tensor, end: Tensor) -> Tensor:
         """Return the logarithm of the mass between places in the support, by the law."""
         raise NotImplementedError
 
     def _closed_form(self, name: str) -> Tensor | None:
-        """Return `mean`, `variance`, `mode` or `entropy` (*batch) if it has a closed form."""
-        raise NotImplementedError
+        """Return `mean`, `variance`, `mode` or `entropy` (*batch)."""
 
     @property
     def mean(self) -> Tensor:
@@ -568,7 +561,7 @@ class IntegratedDistribution(LineDistribution):
         (low, high), t = self._ends(), t.double()
         return self._log_part(torch.where(upper, t, low), torch.where(upper, high, t))
 
-    def _mass_between(self, a: Tensor, b: Tensor, log: bool) -> Tensor | None:
+    def _known_mass(self, a: Tensor, b: Tensor, log: bool) -> Tensor | None:
         if self._law is None:
             return None
         low, high = self._ends()

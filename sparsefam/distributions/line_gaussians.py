@@ -165,8 +165,11 @@ class _Rows:
         self.density, self._index = density, None
         reach: Any = law.reach
         if law.exponent is None:
-            exponents, reaches, index = _unique(p)
-            index = index.reshape(shape)
+            few = distinct(p.alpha)
+            index = torch.arange(few.numel(), device=few.device).reshape(few.shape)
+            index = index.expand(p.alpha.shape).reshape(shape)
+            one = p._with_parameters(Size([few.numel()]), lambda x, event: few.reshape(-1))
+            exponents, reaches = one.generator.m, one.generator.reach().detach()
             reach = reaches[index]
             self._index = index if len(reaches) > 1 else None
         self.half = scale * reach
@@ -242,15 +245,6 @@ class _Rows:
 def distinct(alpha: Tensor) -> Tensor:
     """Return alpha without the axes along which it was expanded, which are one long."""
     return alpha[tuple([slice(None) if step else slice(0, 1) for step in alpha.stride()])]
-
-
-def _unique(p: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Return exponents and reaches (U,), and which of them each density has."""
-    alpha = p.alpha
-    few = distinct(alpha)
-    index = torch.arange(few.numel(), device=alpha.device).reshape(few.shape).expand(alpha.shape)
-    one = p._with_parameters(Size([few.numel()]), lambda x, event: few.reshape(-1))
-    return one.generator.m, one.generator.reach().detach(), index
 
 
 def _times_own(weights: Tensor, right: Tensor, group: Tensor) -> Tensor:

@@ -33,15 +33,13 @@ class _Convex(QuadratureGenerator):
     ) -> None:
         super().__init__(alpha)
         self._g = g
-        self.edge: Tensor = self._attached(root) if learned else root
-
-    def _attached(self, root: Tensor) -> Tensor:
-        """Return the half-width with its derivatives in parameters of g."""
 
         def rate(a: Tensor) -> Tensor:
-            return a * slope_of(lambda x: slope_of(self._g, x), a)
+            return a * slope_of(lambda x: slope_of(g, x), a)
 
-        return attach_root_gradient(root, lambda a: _excess(self._g, a), rate)
+        if learned:
+            root = attach_root_gradient(root, lambda a: _excess(g, a), rate)
+        self.edge: Tensor = root
 
     def log_density(self, x: Tensor) -> Tensor:
         height = slope_of(self._g, self.edge) - slope_of(self._g, x.abs())
@@ -118,6 +116,11 @@ class LocationScale(SymmetricDistribution):
         # first one in a process imports torch's compiler.
         learned = self._learned or forward_ad._current_level >= 0
         return _Convex(self.alpha, self.g, self._root, learned)
+
+    def _to_float64(self) -> "LocationScale":
+        new = self._with_parameters(self.batch_shape, lambda x, event: x.double())
+        new._root, new._validate_args = self._root.double(), False
+        return new
 
     def _peak_score(self) -> Tensor:
         return -slope_of(self.g, torch.zeros_like(self.loc)) / self.scale

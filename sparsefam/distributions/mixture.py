@@ -5,7 +5,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from torch import Size, Tensor
@@ -16,7 +16,7 @@ from torch.types import _size
 from ..bases import Basis, Polynomial, Stack
 from ..numerics.quadrature import line_integral, piecewise_integral
 from ..numerics.roots import attach_root_gradient, increasing_root
-from ..numerics.validation import broadcast_shapes, require_shape
+from ..numerics.validation import broadcast_shapes
 from ..supports import AnyOf, IntervalUnion, RealLine, unnormalised
 from .base import SoftmaxDistribution, SparseDistribution
 from .categorical import SparseCategorical
@@ -119,16 +119,21 @@ class Mixture(SoftmaxDistribution):
         # Over the first axis, as torch is slow where the last one is short.
         return torch.softmax(self.logits.movedim(-1, 0), 0).movedim(0, -1)
 
-    def _select(self, shape: Size, take: Callable[[Tensor, Size], Tensor]) -> SparseDistribution:
-        new = cast(Mixture, super()._select(shape, take))
+    def _fill(self, new: Any, change: Callable[[Tensor, Size], Tensor], selects: bool) -> None:
+        if not selects:
+            return
         own = self._parts[0].batch_shape[-1:]
         new._parts = [
-            self._expanded(p)._select(shape + own, lambda x, event: take(x, own + event))
+            self._expanded(p)._with_parameters(
+                new.batch_shape + own, lambda x, event: change(x, own + event), selects
+            )
             for p in self._parts
         ]
         batched = isinstance(self.components, Distribution)
         new.components = new._parts[0] if batched else [p[..., 0] for p in new._parts]
-        return new
+
+    def _fill_detached(self, new: Any) -> None:
+        new._parts = [p.detach() for p in self._parts]
 
     # Values of the components have an axis of K after the batch.
 
@@ -249,9 +254,6 @@ class Mixture(SoftmaxDistribution):
         """Return locations (*batch, J) between which the density is smooth."""
         return self._rows(cuts_of)
 
-    def _exact(self) -> "Mixture":
-        return self._to_float64()
-
     def _breakpoints(self) -> Tensor:
         return self._rows(lambda p: p._breakpoints())
 
@@ -280,41 +282,23 @@ class Mixture(SoftmaxDistribution):
         finite = most.isfinite()
         return torch.where(finite, torch.where(finite, total, 1.0).log() + shift, most)
 
-    def cdf(self, value: Tensor) -> Tensor:
-        """Distribution function of a univariate mixture."""
-        self._check_value(value)
-        return self._tail(value, torch.zeros_like(value, dtype=torch.bool))
-
-    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
-        self._require_univariate()
+    def _known_tail(self, value: Tensor, upper: Tensor, log: bool) -> Tensor:
         if log:
             logs = self._map_at(lambda p, t, side: p._log_tail(t, side), value, upper)
             return self._log_sum(logs)
         return self._average(self._map_at(lambda p, t, side: p._tail(t, side), value, upper))
 
-    def _mass_between(self, a: Tensor, b: Tensor, log: bool) -> Tensor:
+    def _known_mass(self, a: Tensor, b: Tensor, log: bool) -> Tensor:
         if log:
             return self._log_sum(self._map_at(lambda p, a, b: p._log_interval(a, b), a, b))
         return self._average(self._map_at(lambda p, a, b: p._interval(a, b), a, b))
 
-    def _moment_about(self, n: int, centre: Tensor) -> Tensor:
+    def _known_moment(self, n: int, centre: Tensor) -> Tensor:
         return self._average(
             self._map(lambda p: self._expanded(p)._moment_about(n, centre.unsqueeze(-1)))
         )
 
-    def _require_univariate(self) -> None:
-        if self.event_shape:
-            raise NotImplementedError("distribution functions exist for univariate mixtures only")
-
-    def icdf(self, value: Tensor) -> Tensor:
-        """Quantile function of probabilities in [0, 1]; its values lie in the support.
-
-        Raises:
-            ValueError: A probability outside [0, 1].
-            NotImplementedError: A multivariate mixture.
-        """
-        self._check_probability(value)
-        self._require_univariate()
+    def _known_icdf(self, value: Tensor) -> Tensor:
         value = value * torch.ones_like(self.alpha)
         inside = (value > 0) & (value < 1)
         share = torch.where(inside, value, 0.5)
@@ -345,16 +329,13 @@ class Mixture(SoftmaxDistribution):
         moved = attach_root_gradient(t, excess, self.prob)
         return t.detach() + (moved - moved.detach())
 
-    def sample(self, sample_shape: _size = Size()) -> Tensor:
-        """Samples (*sample, *batch, *event)."""
+    def _known_draws(self, sample_shape: _size) -> Tensor:
         rank = len(self.event_shape)
-        with torch.no_grad():
-            drawn = [self._expanded(p).sample(sample_shape) for p in self._parts]
-            table = torch.cat(drawn, -1 - rank)
-            shape = require_shape("sample_shape", sample_shape) + self.batch_shape
-            rows = self.probs.expand(*shape, -1).reshape(shape.numel(), self.logits.shape[-1])
-            index = torch.multinomial(rows, 1).reshape(*shape, 1, *(1,) * rank)
-            return table.take_along_dim(index, -1 - rank).squeeze(-1 - rank).detach()
+        table = torch.cat([self._expanded(p).sample(sample_shape) for p in self._parts], -1 - rank)
+        shape = table.shape[: table.dim() - rank - 1]
+        rows = self.probs.expand(*shape, -1).reshape(shape.numel(), self.logits.shape[-1])
+        index = torch.multinomial(rows, 1).reshape(*shape, 1, *(1,) * rank)
+        return table.take_along_dim(index, -1 - rank).squeeze(-1 - rank)
 
     def rsample(self, sample_shape: _size = Size()) -> Tensor:
         """Samples (*sample, *batch), differentiable in weights and components.
@@ -439,9 +420,7 @@ class Mixture(SoftmaxDistribution):
         nodes, weights = (torch.cat(x) for x in zip(*found, strict=True))
         return nodes, weights
 
-    def _quadrature_expect(self, psi: Basis | Callable[[Tensor], Tensor], order: int) -> Tensor:
-        if not isinstance(psi, Basis):
-            return super()._quadrature_expect(psi, order)
+    def _known_expect(self, psi: Basis, order: int) -> Tensor:
         return self._average(self._map(lambda p: p.expect(psi, order), 1), 1)
 
     def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:

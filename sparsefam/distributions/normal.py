@@ -21,6 +21,11 @@ class _DenseUnivariate(SymmetricDistribution):
 
     _kind: ClassVar[type[ExponentialPower]]
 
+    def __init__(
+        self, loc: Tensor | float, scale: Tensor | float, *, validate_args: bool | None = None
+    ) -> None:
+        SymmetricDistribution.__init__(self, loc, scale, 1.0, validate_args=validate_args)
+
     @property
     def generator(self) -> ExponentialPower:
         """The standard density q of x."""
@@ -34,7 +39,7 @@ class _DenseUnivariate(SymmetricDistribution):
         StandardizedDistribution.__init__(new, loc.shape, validate_args=False)
         return new
 
-    def _mass_between(self, a: Tensor, b: Tensor, log: bool) -> Tensor:
+    def _known_mass(self, a: Tensor, b: Tensor, log: bool) -> Tensor:
         loc, scale = self.loc.double(), self.scale.double()
         law, some = Law("normal" if self._kind is Gaussian else "laplace", loc, scale), a < b
         start = torch.where(some, a.double(), loc)
@@ -76,11 +81,6 @@ class Normal(_DenseUnivariate, torch.distributions.Normal):
 
     _kind = Gaussian
 
-    def __init__(
-        self, loc: Tensor | float, scale: Tensor | float, *, validate_args: bool | None = None
-    ) -> None:
-        SymmetricDistribution.__init__(self, loc, scale, 1.0, validate_args=validate_args)
-
     @classmethod
     def from_sigma(
         cls, loc: Tensor | float, sigma: Tensor | float, *, validate_args: bool | None = None
@@ -120,11 +120,6 @@ class Laplace(_DenseUnivariate, torch.distributions.Laplace):
     """
 
     _kind = Laplacian
-
-    def __init__(
-        self, loc: Tensor | float, scale: Tensor | float, *, validate_args: bool | None = None
-    ) -> None:
-        SymmetricDistribution.__init__(self, loc, scale, 1.0, validate_args=validate_args)
 
     @classmethod
     def from_b(

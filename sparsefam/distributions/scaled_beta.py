@@ -13,7 +13,6 @@ from ..numerics.quadrature import gauss_legendre
 from ..numerics.special import digamma_excess, stirling_excess
 from ..numerics.validation import broadcast_arguments, is_readable, require
 from ..supports import Interval, finite, positive_finite
-from .base import SoftmaxDistribution
 from .line import Coordinate, DoubleExponential, LineDistribution, clamp
 from .summaries import log_positive
 
@@ -27,7 +26,7 @@ _DROP, _STEPS = 80.0, 12
 _DEEP, _TAIL_ORDER = 40.0, 32
 
 
-class ScaledBeta(LineDistribution, SoftmaxDistribution):
+class ScaledBeta(LineDistribution):
     r"""Beta density on a fixed interval whose mean is free.
 
     $$p(t) = \frac{x^{a-1}(1-x)^{b-1}}{B(a, b)\,(h - l)},\quad x = \frac{t - l}{h - l},\quad

@@ -22,37 +22,105 @@ def log_positive(x: Tensor) -> Tensor:
 
 
 class Summaries(TorchDistribution):
-    """What is asked of a density of numbers besides torch's methods, by hooks of the families."""
+    """What is asked of a density of numbers besides torch's methods, by hooks of the families.
+
+    A hook without a body is a question that some families can answer by a formula. Others answer
+    None, and the method that asks finds the value by itself.
+    """
 
     alpha: Tensor
 
     # Hooks. `upper` (..., *batch) tells of each value whether the mass above it is meant.
 
-    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
+    def _known_cdf(self, value: Tensor) -> Tensor | None:
+        """Return the distribution function, if it is not found as a tail."""
+
+    def _known_tail(self, value: Tensor, upper: Tensor, log: bool) -> Tensor | None:
         """Return the mass below each value, or above it where `upper`.
 
         With `log` its logarithm, relatively accurate, of a tail that is not the larger one.
         """
+
+    def _known_log_tail(self, value: Tensor, upper: Tensor) -> Tensor | None:
+        """Return the logarithm of the mass below, or above, if also that of the larger tail."""
+
+    def _known_mass(self, a: Tensor, b: Tensor, log: bool) -> Tensor | None:
+        """Return the mass between a and b, or its logarithm, if it does not follow from tails."""
+
+    def _known_icdf(self, value: Tensor) -> Tensor | None:
+        """Return quantiles of probabilities in [0, 1]."""
+
+    @property
+    def _symmetric_about(self) -> Tensor | None:
+        """The centre (*batch) of a symmetric density."""
+
+    def _known_moment(self, n: int, centre: Tensor) -> Tensor | None:
+        """Return E[(t - centre)^n] (*batch)."""
+
+    def _known_central_moment(self, n: int, standardized: bool) -> Tensor | None:
+        """Return E[(t - mean)^n] (*batch), or that over stddev^n."""
+
+    def _known_highest_density(self, mass: Tensor) -> IntervalUnion | None:
+        """Return the set of highest density of a mass (*batch)."""
+
+    def _known_mass_above(self, value: Tensor) -> Tensor | None:
+        """Return the mass of the set of highest density with each value at its end."""
+
+    def _to_float64(self) -> Any:
+        """Return the same density in float64, if it is not that of parameters in float64."""
+
+    def _breakpoints(self) -> Tensor:
+        """Return locations (*batch, J) between which the density is smooth, padded with NaN."""
+        raise NotImplementedError(f"{type(self).__name__} has no sets of highest density")
+
+    # Masses
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Return the mass below `value`, relatively accurate in the lower tail; atoms there count.
+
+        Raises:
+            NotImplementedError: A density of vectors.
+        """
+        self._require_numbers("cdf")
+        self._check_value(value)
+        if (known := self._known_cdf(value)) is not None:
+            return known
+        below = self._known_tail(value, torch.zeros_like(value, dtype=torch.bool), False)
+        return super().cdf(value) if below is None else below
+
+    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
+        """Return what `_known_tail` does."""
+        if (known := self._known_tail(value, upper, log)) is not None:
+            return known
         below = self.cdf(value)
         tail = torch.where(upper, 1 - below, below)
         return log_positive(tail) if log else tail
 
     def _is_larger(self, value: Tensor, upper: Tensor) -> Tensor:
         """Return whether a tail is the larger one."""
+        if (centre := self._symmetric_about) is not None:
+            return (value > centre) ^ upper
         with torch.no_grad():
             return self._tail(value, upper) > 0.5
 
-    def _mass_between(self, a: Tensor, b: Tensor, log: bool) -> Tensor | None:
-        """Return the mass between a and b, or its logarithm, if it does not follow from tails."""
-        return None
+    def _log_tail(self, value: Tensor, upper: Tensor) -> Tensor:
+        """Return the logarithm of a tail: of the larger one by what the other leaves of 1."""
+        if (known := self._known_log_tail(value, upper)) is not None:
+            return known
+        larger = self._is_larger(value, upper)
+        small = self._tail(value, upper ^ larger, log=True)
+        return torch.where(larger, torch.log1p(-small.exp()), small)
+
+    def _from_smaller_tail(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the end next to the mode, the other one, and whether the upper tail is smaller."""
+        upper = self._is_larger(a, torch.zeros_like(a, dtype=torch.bool))
+        return torch.where(upper, a, b), torch.where(upper, b, a), upper
 
     def _log_interval(self, a: Tensor, b: Tensor) -> Tensor:
         """Return the logarithm of the mass between a and b."""
-        if (known := self._mass_between(a, b, log=True)) is not None:
+        if (known := self._known_mass(a, b, log=True)) is not None:
             return known
-        with torch.no_grad():
-            upper = self._is_larger(a, torch.zeros_like(a, dtype=torch.bool))
-        near, far = torch.where(upper, a, b), torch.where(upper, b, a)
+        near, far, upper = self._from_smaller_tail(a, b)
         whole, rest = (self._log_tail(x, upper) for x in (near, far))
         some = whole > rest
         fall = torch.where(some, rest - whole, -1.0)
@@ -66,32 +134,10 @@ class Summaries(TorchDistribution):
 
     def _interval(self, a: Tensor, b: Tensor) -> Tensor:
         """Return the mass between a and b."""
-        if (known := self._mass_between(a, b, log=False)) is not None:
+        if (known := self._known_mass(a, b, log=False)) is not None:
             return known
-        with torch.no_grad():
-            upper = self._is_larger(a, torch.zeros_like(a, dtype=torch.bool))
-        near, far = torch.where(upper, a, b), torch.where(upper, b, a)
+        near, far, upper = self._from_smaller_tail(a, b)
         return (self._tail(near, upper) - self._tail(far, upper)).clamp_min(0)
-
-    def _moment_about(self, n: int, centre: Tensor) -> Tensor:
-        """Return E[(t - centre)^n] (*batch)."""
-        return self.expect(lambda t: (t - centre) ** n)
-
-    def _central_moment(self, n: int, standardized: bool = False) -> Tensor:
-        """Return E[(t - mean)^n] (*batch), NaN where there is no mean, or that over stddev^n."""
-        mean = self.mean
-        exists = mean.isfinite()
-        found = self._moment_about(n, torch.where(exists, mean, 0.0))
-        found = torch.where(exists, found, math.nan)
-        return found / self.variance ** (n / 2) if standardized else found
-
-    # Masses
-
-    def _log_tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        """Return the logarithm of a tail: of the larger one by what the other leaves of 1."""
-        larger = self._is_larger(value, upper)
-        small = self._tail(value, upper ^ larger, log=True)
-        return torch.where(larger, torch.log1p(-small.exp()), small)
 
     def _side(self, name: str, value: Tensor, upper: bool) -> Tensor:
         """Return which tails are meant, after the checks of the method of this name."""
@@ -180,11 +226,46 @@ class Summaries(TorchDistribution):
 
     # Quantiles and moments
 
+    def icdf(self, value: Tensor) -> Tensor:
+        """Return quantiles of probabilities in [0, 1], which lie in the support.
+
+        An atom is the quantile of as many probabilities as it has. Those of kernel families are
+        differentiable once, in the probability and the parameters, and the ends of their supports,
+        the quantiles of 0 and 1, are not.
+
+        Raises:
+            ValueError: A probability outside [0, 1].
+            NotImplementedError: A density of vectors.
+        """
+        self._require_numbers("icdf")
+        self._check_value(value)
+        if self._validate_args:
+            require((value >= 0) & (value <= 1), "value", "a probability in [0, 1]", value)
+        known = self._known_icdf(value)
+        return super().icdf(value) if known is None else known
+
     @property
     def median(self) -> Tensor:
         """The quantile of one half (*batch)."""
         self._require_numbers("median")
+        if (centre := self._symmetric_about) is not None:
+            return centre
         return self.icdf(torch.full_like(self.alpha, 0.5))
+
+    def _moment_about(self, n: int, centre: Tensor) -> Tensor:
+        """Return E[(t - centre)^n] (*batch)."""
+        known = self._known_moment(n, centre)
+        return self.expect(lambda t: (t - centre) ** n) if known is None else known
+
+    def _central_moment(self, n: int, standardized: bool = False) -> Tensor:
+        """Return E[(t - mean)^n] (*batch), NaN where there is no mean, or that over stddev^n."""
+        if (known := self._known_central_moment(n, standardized)) is not None:
+            return known
+        mean = self.mean
+        exists = mean.isfinite()
+        found = self._moment_about(n, torch.where(exists, mean, 0.0))
+        found = torch.where(exists, found, math.nan)
+        return found / self.variance ** (n / 2) if standardized else found
 
     def moment(self, n: int, central: bool = False) -> Tensor:
         """Return E[t^n], or with `central` E[(t - mean)^n], (*batch).
@@ -218,14 +299,6 @@ class Summaries(TorchDistribution):
         self._require_numbers("kurtosis")
         return self._central_moment(4, standardized=True) - 3
 
-    def _exact(self) -> Any:
-        """Return the same density, computed in float64."""
-        raise NotImplementedError(f"{type(self).__name__} has no sets of highest density")
-
-    def _breakpoints(self) -> Tensor:
-        """Return locations (*batch, J) between which the density is smooth, padded with NaN."""
-        raise NotImplementedError
-
     def highest_density(self, mass: Tensor | float) -> IntervalUnion:
         r"""Return the set $\{p \ge c\}$ of a mass, one or several intervals: the smallest of it.
 
@@ -243,11 +316,11 @@ class Summaries(TorchDistribution):
         self._require_numbers("highest_density")
         level = torch.as_tensor(mass, dtype=self.alpha.dtype, device=self.alpha.device)
         require((level > 0) & (level < 1), "mass", "in (0, 1)", mass)
-        return self._highest_density(level.expand(self.batch_shape))
-
-    def _highest_density(self, mass: Tensor) -> IntervalUnion:
-        p = self._exact()
-        return IntervalUnion(highest_density(p, mass, p._breakpoints()).to(self.alpha.dtype))
+        level = level.expand(self.batch_shape)
+        if (known := self._known_highest_density(level)) is not None:
+            return known
+        p = self._to_float64() or self
+        return IntervalUnion(highest_density(p, level, p._breakpoints()).to(self.alpha.dtype))
 
     def highest_density_mass(self, value: Tensor) -> Tensor:
         r"""Return the mass of the set $\{p \ge p(t)\}$ of locations t: inverts `highest_density`.
@@ -264,12 +337,11 @@ class Summaries(TorchDistribution):
         self._require_numbers("highest_density_mass")
         self._check_value(value)
         with torch.no_grad():
-            return self._highest_density_mass(value).to(self.alpha.dtype)
-
-    def _highest_density_mass(self, value: Tensor) -> Tensor:
-        shape = torch.broadcast_shapes(value.shape, self.batch_shape)
-        p = self._exact().expand(shape)
-        return mass_above(p, value.expand(shape), p._breakpoints())
+            if (found := self._known_mass_above(value)) is None:
+                shape = torch.broadcast_shapes(value.shape, self.batch_shape)
+                p = (self._to_float64() or self).expand(shape)
+                found = mass_above(p, value.expand(shape), p._breakpoints())
+            return found.to(self.alpha.dtype)
 
     # What policies ask for
 

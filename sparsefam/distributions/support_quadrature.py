@@ -48,7 +48,14 @@ def support_rule(
     Returns:
         Nodes t, the same nodes as x = (t - loc)/scale, and weights p(t) dt.
     """
-    lower, upper = (x.to(p.loc) for x in _divide(lower, upper, breaks, p.loc.dim()))
+    if breaks is None:
+        breaks = lower.new_empty(0)
+    infinity = breaks.new_tensor([math.inf])
+    first, last = torch.cat([-infinity, breaks]), torch.cat([breaks, infinity])
+    # Ends (pieces, *domains, *ones), the lower one above the upper one if a piece is empty.
+    lower = torch.maximum(lower, first.reshape(-1, *(1,) * lower.dim()))
+    upper = torch.minimum(upper, last.reshape(-1, *(1,) * upper.dim()))
+    lower, upper = (x.reshape(*x.shape, *(1,) * p.loc.dim()).to(p.loc) for x in (lower, upper))
     share, rule = (x.reshape(-1, *(1,) * lower.dim()) for x in smooth_unit_rule(order, p.loc))
     low, high = _clip(p, lower), _clip(p, upper)
     middle = torch.minimum(low.clamp_min(0), high)
@@ -57,21 +64,6 @@ def support_rule(
     weights = lengths * torch.exp(p.generator.log_density(x))
     t = _move_inside(p.loc + p.scale * x, lower, upper)
     return t.flatten(0, 1), x.flatten(0, 1), weights.flatten(0, 1)
-
-
-def _divide(
-    lower: Tensor, upper: Tensor, breaks: Tensor | None, dims: int
-) -> tuple[Tensor, Tensor]:
-    """Divide domains at breaks: ends (pieces, *domains, *ones), lower above upper if empty."""
-    if breaks is None:
-        breaks = lower.new_empty(0)
-    infinity = breaks.new_tensor([math.inf])
-    first, last = torch.cat([-infinity, breaks]), torch.cat([breaks, infinity])
-    ones = (1,) * lower.dim()
-    lower = torch.maximum(lower, first.reshape(-1, *ones))
-    upper = torch.minimum(upper, last.reshape(-1, *ones))
-    lower, upper = (x.reshape(*x.shape, *(1,) * dims) for x in (lower, upper))
-    return lower, upper
 
 
 def _clip(p: Any, end: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Give torch's continuous distributions the interface of the densities in this package."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar, cast
 
 import pyro.distributions
@@ -11,7 +11,8 @@ from torch.distributions import Distribution, Independent, constraints
 from torch.distributions.constraints import Constraint
 from torch.types import _size
 
-from ..bases import Basis, Fourier
+from ..bases import Fourier
+from ..dispatch import register_expect
 from ..numerics.validation import (
     broadcast_arguments,
     differentiable_once,
@@ -30,7 +31,6 @@ from .line import (
     Coordinate,
     DoubleExponential,
     IntegratedDistribution,
-    LineDistribution,
     or_infinite,
 )
 from .normal import Laplace, Normal
@@ -54,7 +54,7 @@ __all__ = [
 
 # Densities of this package by the names of classes of torch that they take the place of.
 WRAPPERS: dict[str | None, Callable[[Any], SparseDistribution]] = {}
-# Twice the nodes between two cuts for bases, and for waves.
+# Twice the nodes between two cuts for functions, and for waves.
 _FINE, _WAVES = 64, 512
 # Distributions of torch and Pyro without kinks inside of their supports.
 _SMOOTH = (
@@ -142,21 +142,10 @@ def to_float64(p: Any) -> Any:
             to_float64(p.base_dist), p.reinterpreted_batch_ndims, validate_args=False
         )
     p = wrap(p)
-    if type(p) in (Normal, Laplace):
-        new = p._with_parameters(p.batch_shape, lambda x, event: x.double())
-        new._validate_args = False
-        return new
-    if isinstance(p, TorchUnivariate) and torch_name(p.base) == "Uniform":
-        return p._uniform()
-    if isinstance(p, KernelDistribution):
-        return p if p.alpha.dtype == torch.float64 else p.to_float64()
-    if (convert := getattr(p, "_to_float64", None)) is not None:
-        return convert()
-    new = p.expand(p.batch_shape)
+    if (exact := p._to_float64()) is not None:
+        return exact
+    new = p._with_parameters(p.batch_shape, lambda x, event: in_float64(x))
     new._validate_args = False
-    for name, value in vars(p).items():
-        if isinstance(value, Tensor) and value.is_floating_point():
-            setattr(new, name, value.double())
     return new
 
 
@@ -262,13 +251,15 @@ class TorchDensity(SparseDistribution):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.base})"
 
-    def _select(self, shape: Size, take: Callable[[Tensor, Size], Tensor]) -> SparseDistribution:
-        part = type(self)(select_batch(self._expanded(), shape, take))
+    def _fill(self, new: Any, change: Callable[[Tensor, Size], Tensor], selects: bool) -> None:
+        # An expansion shares the distribution, as torch.jit cannot trace some of torch's `expand`.
+        if not selects:
+            return
+        TorchDensity.__init__(new, select_batch(self._expanded(), new.batch_shape, change))
         t = self._inside().expand(self.batch_shape + self.event_shape)
-        found, log_p = part.log_prob(take(t, self.event_shape)), take(self.log_prob(t), Size())
+        found, log_p = new.log_prob(change(t, self.event_shape)), change(self.log_prob(t), Size())
         same = torch.isclose(found, log_p, equal_nan=True)
         require(same, type(self.base).__name__, "determined by its parameters", self.base)
-        return part
 
     @constraints.dependent_property
     def support(self) -> Constraint:
@@ -282,7 +273,11 @@ class TorchDensity(SparseDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density; -inf with zero gradient off the support."""
-        inside, log_p = self._evaluate(value)
+        with torch.no_grad():
+            inside = self.base.support.check(value)
+            # Some distributions are NaN on a part of the support that they declare.
+            log_p = self.base.log_prob(self._move_inside(value, inside))
+            log_p = log_p.nan_to_num(-math.inf, math.inf, -math.inf)
         if not torch.is_grad_enabled():
             return torch.where(inside, log_p, -math.inf)
         # At an end of the support it may be infinite, with undefined derivatives.
@@ -290,16 +285,7 @@ class TorchDensity(SparseDistribution):
         density = self.base.log_prob(self._move_inside(value, inside & finite))
         return torch.where(inside, torch.where(finite, density, log_p), -math.inf)
 
-    def _evaluate(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Return which values are inside, and log densities without gradient."""
-        with torch.no_grad():
-            inside = self.base.support.check(value)
-            # Some distributions are NaN on a part of the support that they declare.
-            log_p = self.base.log_prob(self._move_inside(value, inside))
-            return inside, log_p.nan_to_num(-math.inf, math.inf, -math.inf)
-
-    def sample(self, sample_shape: _size = Size()) -> Tensor:
-        """Draw samples (*sample, *batch, *event)."""
+    def _known_draws(self, sample_shape: _size) -> Tensor:
         return self._expanded().sample(sample_shape)
 
     def rsample(self, sample_shape: _size = Size()) -> Tensor:
@@ -307,7 +293,7 @@ class TorchDensity(SparseDistribution):
         return self._expanded().rsample(sample_shape)
 
     def _expanded(self) -> Any:
-        p = self._sampler  # torch.jit cannot trace some of torch's `expand`
+        p = self._sampler
         return p if p.batch_shape == self.batch_shape else p.expand(self.batch_shape)
 
     def _move_inside(self, value: Tensor, inside: Tensor) -> Tensor:
@@ -381,6 +367,8 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
     Args:
         base: The distribution (*batch).
     """
+
+    _least_order = _FINE
 
     @property
     def ends(self) -> tuple[Tensor | None, Tensor | None]:
@@ -464,29 +452,24 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
         low, high = (line.onto(end) for end in self._ends())
         return self._cuts_at(line, self._division(line), low, high, True)
 
-    def _rule(
-        self, order: int, psi: Basis | None = None, places: Sequence[Tensor] = ()
-    ) -> tuple[Tensor, Tensor]:
-        nodes, weights = self._unscaled_rule(order, psi, places)
-        mass, rule = weights.sum(0), "a density on the line whose mass at these nodes is 1"
+    def _check_rule(self, mass: Tensor) -> None:
+        rule = "a density on the line whose mass at these nodes is 1"
         require((mass - 1).abs() < _LOST, type(self.base).__name__, rule, mass)
-        return nodes, weights / mass
 
-    def cdf(self, value: Tensor) -> Tensor:
-        """Return the distribution function."""
+    def _known_cdf(self, value: Tensor) -> Tensor | None:
         low, high = self._ends()
         inside = (low < value) & (value < high)
         known = self._known("cdf", torch.where(inside, value, self._inside()))
         if known is None:
-            lower = torch.zeros_like(value, dtype=torch.bool)
-            return LineDistribution._tail(self, value, lower)
+            return None
         return torch.where(inside, known, (value >= high).to(known.dtype))
 
-    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
-        if log or self._law is not None:
-            return LineDistribution._tail(self, value, upper, log)
-        below = self.cdf(value)
-        return torch.where(upper, 1 - below, below)
+    def _formula_of_tail(self, value: Tensor, upper: Tensor) -> Tensor | None:
+        below = self._known_cdf(value) if self._law is None else None
+        return None if below is None else torch.where(upper, 1 - below, below)
+
+    def _formula_of_quantiles(self, value: Tensor) -> Tensor | None:
+        return self._known("icdf", value * torch.ones_like(self.alpha))
 
     def _log_part(self, start: Tensor, end: Tensor) -> Tensor:
         return cast(Law, self._law).log_mass(start, end)
@@ -504,29 +487,22 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
         infinite = torch.full_like(self.alpha, math.inf)
         return index + 0 * self.alpha if both else infinite, index + 0 * self.alpha
 
-    def icdf(self, value: Tensor) -> Tensor:
-        """Return quantiles of probabilities in [0, 1]."""
-        value = value * torch.ones_like(self.alpha)
-        known = self._known("icdf", value)
-        return LineDistribution.icdf(self, value) if known is None else known
+    def _to_float64(self) -> BetaGaussian | None:
+        return self._twin()
 
-    def _quadrature_expect(self, psi: Basis | Callable[[Tensor], Tensor], order: int) -> Tensor:
-        if isinstance(psi, Basis) and torch_name(self.base) == "Uniform":
-            return self._uniform().expect(psi, order)
-        order = _WAVES if isinstance(psi, Fourier) else max(order, _FINE)
-        found = LineDistribution._quadrature_expect(self, psi, order)
-        if isinstance(psi, Fourier):
-            rough = LineDistribution._quadrature_expect(self, psi, order // 2)
-            fits = (rough - found).abs() < 1e-4
-            require(fits, "frequencies", f"low enough to integrate {self}", psi.frequencies)
-        return found
-
-    def _uniform(self) -> BetaGaussian:
-        """Return a uniform distribution as the class that has closed forms."""
+    def _twin(self) -> BetaGaussian | None:
+        if torch_name(self.base) != "Uniform":
+            return None
         lower, upper = self.intervals[..., 0, :].unbind(-1)
         return BetaGaussian((lower + upper) / 2, (upper - lower) / 2, math.inf, validate_args=False)
 
-    def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
-        if torch_name(self.base) == "Uniform":
-            return self._uniform().generalized_covariance(phi, psi, 1.0)
-        return self._line_covariance(phi, psi)
+
+@register_expect(TorchUnivariate, Fourier)
+def _expect_waves(p: TorchUnivariate, psi: Fourier) -> Tensor:
+    """Integrate waves with many nodes, which half of them confirm."""
+    if (twin := p._twin()) is not None:
+        return twin.expect(psi)
+    found, rough = (p._known_expect(psi, order) for order in (_WAVES, _WAVES // 2))
+    fits = (rough - found).abs() < 1e-4
+    require(fits, "frequencies", f"low enough to integrate {p}", psi.frequencies)
+    return found

@@ -11,7 +11,6 @@ from torch.distributions.constraints import Constraint
 from ..numerics.quadrature import sort_cuts
 from ..numerics.validation import in_eager, require
 from ..supports import Interval, IntervalUnion
-from .base import SoftmaxDistribution
 from .beta_gaussian import PowerDistribution
 from .interval_laws import Law
 from .line import Coordinate, IntegratedDistribution, Line, clamp, or_infinite
@@ -40,7 +39,7 @@ _LOST = 1e-8
 _MISSED = 1e-3
 
 
-class Truncated(IntegratedDistribution, SoftmaxDistribution):
+class Truncated(IntegratedDistribution):
     r"""A univariate density cut to an interval.
 
     $$p(t) = \frac{q(t)}{\int_a^b q}\,[a \le t \le b]$$
@@ -206,9 +205,6 @@ class Truncated(IntegratedDistribution, SoftmaxDistribution):
         """Return the log density of the base in its support; where it is not finite it is lost."""
         base: Any = self.base
         return base._log_q(t) if isinstance(base, TorchUnivariate) else base.log_prob(t)
-
-    def _to_float64(self) -> "Truncated":
-        return Truncated(self.base, self.low.double(), self.high.double(), validate_args=False)
 
     @property
     def log_mass(self) -> Tensor:
