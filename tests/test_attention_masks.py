@@ -1,23 +1,20 @@
 """Masks of attention layers: each query is answered as if it alone had been asked."""
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from battery import DOUBLE
 from layers import SCORES, data, make_layer
+from refusals import refused
 from torch import Tensor, nn
 
 from sparsefam.attention import regression
 from sparsefam.bases import GaussianRBF
 
-DOUBLE = torch.float64
-
 every_score = pytest.mark.parametrize("score", SCORES)
-
-
 make = partial(make_layer, alpha=1.5)
 
 
@@ -164,8 +161,7 @@ def test_blocks_change_neither_contexts_nor_gradients(
         torch.testing.assert_close(parts, whole, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("score", "mask", "message"),
+test_bad_masks_are_named = refused(
     [
         ("moments", torch.zeros(3, 8), r"attn_mask must .*\(3, 7\) or \(4, 3, 7\).*, got \(3, 8\)"),
         ("moments", torch.ones(3, 7).bool(), "attn_mask and .* every query .*got 0 at index"),
@@ -173,9 +169,5 @@ def test_blocks_change_neither_contexts_nor_gradients(
         ("moments", torch.full((3, 7), math.nan), "attn_mask and .* must be numbers.*got nan"),
         ("quadratic", torch.ones(3, 7), "attn_mask and .* must be boolean, or 0 and -inf.*got 1.0"),
     ],
+    of=lambda score, mask: make(score, validate_args=True)(*data(7), attn_mask=mask),
 )
-def test_bad_masks_are_named(score: str, mask: Tensor, message: str) -> None:
-    layer, inputs = make(score, validate_args=True), data(7)
-    call: Callable[..., object] = layer
-    with pytest.raises(ValueError, match=message):
-        call(*inputs, attn_mask=mask)

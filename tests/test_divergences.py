@@ -9,7 +9,7 @@ import numpy as np
 import pyro.distributions as pyro_distributions
 import pytest
 import torch
-from cases_kernel import POINTS, kernel_density, rbf
+from cases_kernel import POINTS, bell, kernel_density, rbf
 from laws import LAWS, NARROW, Array, divergence, integral
 from scipy import stats
 from scipy.integrate import quad
@@ -520,11 +520,7 @@ def grid(count: int) -> tuple[Tensor, Tensor]:
     return torch.cartesian_prod(x, x), torch.outer(w, w).flatten()
 
 
-PLANE_POINTS, PLANE_WIDTH = ((0.25, 0.3125), (0.75, 0.625)), 0.3125
-
-
-def plane_rbf(x: Tensor, z: Tensor) -> Tensor:
-    return torch.exp(-0.5 * (x.unsqueeze(1) - z.unsqueeze(0)).square().sum(-1) / PLANE_WIDTH**2)
+PLANE_POINTS, plane_rbf = ((0.25, 0.3125), (0.75, 0.625)), bell(0.3125)
 
 
 def kernel(weights: tuple[float, float], dtype: torch.dtype = DOUBLE) -> Any:

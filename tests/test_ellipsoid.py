@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from battery import DOUBLE, SINGLE
 from mpmath import mp
 from torch import Tensor
 
@@ -15,7 +16,6 @@ from sparsefam.numerics.ellipsoid import (
     radial_rule,
 )
 
-SINGLE, DOUBLE = torch.float32, torch.float64
 # On both sides of the switch at 1, and far out.
 SQUARES = [0.0, 1e-12, 1 - 2.0**-12, 1.0, 1 + 2.0**-12, 9.0, 1e4]
 

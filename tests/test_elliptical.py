@@ -67,8 +67,6 @@ def test_the_normal_is_torchs(name: str) -> None:
 
 
 # Accuracy
-
-
 @every_dtype
 @pytest.mark.parametrize("dim", [2, 5])
 def test_log_prob_of_thin_ellipsoids(dim: int, dtype: torch.dtype) -> None:
@@ -110,8 +108,6 @@ def exact_log_prob(p: MultivariateBetaGaussian, t: Tensor) -> tuple[float, float
 
 
 # Samples
-
-
 @every_dtype
 @pytest.mark.parametrize("dim", [1, 8])
 @pytest.mark.parametrize("value", [1.02, 3.0])
@@ -146,8 +142,6 @@ SINGULAR = torch.tensor([[1.0, 1.0], [1.0, 1.0]])
 UPPER = torch.tensor([[0.0, 0.5], [0.0, 0.0]])
 ZERO = torch.zeros(2)
 REMEDY = r"add a small multiple of the identity, or model the subspace"
-
-
 test_bad_arguments_are_named = refused(
     [
         (lambda: MultivariateBetaGaussian.from_sigma(ZERO, EYE, 1.0), "alpha must be greater than"),

@@ -8,7 +8,7 @@ import pyro.contrib.gp.kernels as gp
 import pytest
 import torch
 from battery import DOUBLE
-from cases_kernel import ONE, POINTS, TWO, WIDTH, frozen, jacobian, kernel_density
+from cases_kernel import ONE, POINTS, TWO, WIDTH, bell, frozen, jacobian, kernel_density
 from references import Array, Kernel, gaussian
 from scipy import stats
 from torch import Tensor
@@ -112,15 +112,11 @@ OWN = torch.stack([PLANE, 1 - PLANE[:, [1, 0]]])
 LEFT, RIGHT = [4.0, -6.0, 3.0], [1.0, 5.0, -2.0]
 
 
-def bump(x: Tensor, z: Tensor) -> Tensor:
-    return torch.exp(-0.5 * torch.cdist(x, z).square() / SIZE**2)
-
-
 def of_vectors(
     weights: Any, points: Tensor, alpha: float | Tensor, inside: bool = True, base: Any = None
 ) -> SparseDistribution:
     return kernel_density(
-        torch.as_tensor(weights, dtype=points.dtype), points, bump, base, alpha, inside
+        torch.as_tensor(weights, dtype=points.dtype), points, bell(SIZE), base, alpha, inside
     )
 
 

@@ -9,7 +9,9 @@ import pyro
 import pyro.distributions
 import pytest
 import torch
+from battery import SINGLE
 from laws import DISJOINT, DOUBLE, HALF_LINE, NORMALS, UNLIKE, logits
+from refusals import refused
 from scipy import stats
 from torch import Tensor
 from torch import distributions as td
@@ -21,7 +23,6 @@ from sparsefam import bases
 from sparsefam.scores import LogDensity
 from sparsefam.supports import AnyOf, IntervalUnion, RealLine
 
-SINGLE = torch.float32
 NAN, INF = math.nan, math.inf
 
 
@@ -376,8 +377,7 @@ def number(*shape: int) -> sf.Normal:
     return sf.Normal(torch.zeros(shape), 1.0)
 
 
-@pytest.mark.parametrize(
-    ("logits", "components", "message"),
+test_bad_arguments_are_named = refused(
     [
         ([0.0, NAN], number(2), "(?s)logits .*numbers below inf.*nan"),
         ([-INF, -INF], number(2), "(?s)logits .*at least one of them above -inf"),
@@ -397,7 +397,5 @@ def number(*shape: int) -> sf.Normal:
             r"components must have one event shape, got \[\(\), \(2,\)\]",
         ),
     ],
+    of=lambda logits, components: sf.Mixture(torch.tensor(logits), components),
 )
-def test_bad_arguments_are_refused(logits: Any, components: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        sf.Mixture(torch.tensor(logits), components)

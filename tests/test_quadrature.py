@@ -6,20 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from battery import one_graph
 from torch import Tensor
 
 from sparsefam.numerics.quadrature import line_integral
 
-
-def compiled(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    torch._dynamo.reset()
-    return torch.compile(function, fullgraph=True, backend="aot_eager")
-
-
 WAYS: dict[str, Callable[[Any], Any]] = {
     "vmap": lambda f: lambda x: torch.func.vmap(torch.func.grad(f))(x[None])[0],
     "jacfwd": torch.func.jacfwd,
-    "compile": lambda f: lambda x: torch.autograd.grad(compiled(f)(x.requires_grad_()), x)[0],
+    "compile": lambda f: lambda x: torch.autograd.grad(one_graph(f)(x.requires_grad_()), x)[0],
 }
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy
 import torch
+from battery import DOUBLE, one_graph
 from memory import allocated_megabytes
 from numpy.typing import NDArray
 from refusals import refused
@@ -20,7 +21,6 @@ from sparsefam.attention import RidgeRegression, ValueFunction, value_function
 from sparsefam.attention import regression as regression_module
 from sparsefam.bases import Basis, BSpline, Fourier, GaussianRBF, Polynomial
 
-DOUBLE = torch.float64
 CENTERS = torch.rand(9, 3, generator=torch.Generator().manual_seed(0))
 
 
@@ -385,8 +385,7 @@ def test_padding_changes_neither_fit_nor_gradients(basis: Basis, always_bands: N
         for x in moved:
             x.requires_grad_()
         short, padded = fit(*leaves), fit(*long, mask=mask)
-        for found, exact in zip(padded[:2], short[:2], strict=True):
-            torch.testing.assert_close(found, exact, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(padded[:2], short[:2], rtol=1e-10, atol=1e-12)
         for found, exact in zip(padded[2:], short[2:], strict=True):
             torch.testing.assert_close(found[:, :20], exact, rtol=1e-9, atol=1e-12)
             assert not found[:, 20:].any()
@@ -405,15 +404,13 @@ def test_fits_compile_map_and_keep_the_checks(always_bands: None) -> None:
         return torch.autograd.grad(function(*leaves), (*leaves, *regression.parameters()))
 
     expected = grads(loss)
-    torch._dynamo.reset()
-    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    compiled = one_graph(loss)
     torch.testing.assert_close(grads(compiled), expected, rtol=1e-10, atol=1e-12)
     with pytest.raises(RuntimeError, match="positions must be finite"):
         compiled((t * math.nan).requires_grad_(), values.clone().requires_grad_())
     several = torch.stack([values, 2 * values, values])
     each = torch.func.vmap(torch.func.grad(loss, (0, 1)), in_dims=(None, 0))(t, several)
-    for found, exact in zip(each, expected[:2], strict=True):
-        torch.testing.assert_close(found[2], exact, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close([x[2] for x in each], expected[:2], rtol=1e-10, atol=1e-12)
 
 
 def test_bands_of_pieces_add_up_and_weigh_observations(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -597,8 +594,6 @@ SUMS = RidgeRegression(rbf()).statistics(T, VALUES)
 BANDS = RidgeRegression(clamped(160)).statistics(T, VALUES)
 WHOLE = RidgeRegression(clamped(160), "gcv")
 FEW = torch.arange(20) < torch.tensor([[20], [3], [20]])
-
-
 test_bad_arguments_are_named = refused(
     [
         (lambda: RidgeRegression(rbf(), -1.0), "penalty must be .gcv., or finite .* 0, got -1"),

@@ -6,14 +6,14 @@ from typing import Any
 import mpmath
 import pytest
 import torch
+from battery import DOUBLE
+from cases_kernel import bell
 from scipy import special, stats
-from torch import Tensor
 from torch import distributions as td
 
 from sparsefam import BetaGaussian, KernelDeformedExp, Mixture, Normal, Truncated, TruncatedParabola
 from sparsefam.bases import GaussianRBF
 
-DOUBLE = torch.float64
 STEP = mpmath.mpf(10) ** -13
 
 
@@ -115,8 +115,6 @@ def test_shares_of_a_far_tail_keep_their_digits(scale: float, side: int) -> None
 
 
 # Bases
-
-
 @pytest.mark.parametrize(
     ("base", "ends", "mass", "close"),
     [
@@ -194,10 +192,7 @@ def test_a_gap_of_the_base_is_kept() -> None:
 
 
 def test_kernel_families_can_be_cut() -> None:
-    def kernel(x: Tensor, y: Tensor) -> Tensor:
-        return torch.exp(-0.5 * ((x - y.mT) / 0.2).square())
-
-    base = KernelDeformedExp(double([1.0, 2.0]), double([0.3, 0.7]), kernel)
+    base = KernelDeformedExp(double([1.0, 2.0]), double([0.3, 0.7]), bell(0.2))
     p = Truncated(base, 0.4, 0.6)
     share = base.cdf(double(0.6)) - base.cdf(double(0.4))
     torch.testing.assert_close(p.log_mass, share.log(), rtol=1e-8, atol=1e-8)
@@ -206,8 +201,6 @@ def test_kernel_families_can_be_cut() -> None:
 
 
 # Ends
-
-
 def test_ends_are_batched_and_may_be_infinite() -> None:
     low = double([-math.inf, 0.0, -math.inf, 1.0]).requires_grad_()
     high = double([math.inf, math.inf, 2.0, 1.5])
