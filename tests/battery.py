@@ -1,5 +1,6 @@
 """What the battery (test_battery_*.py) asks with: families of densities and locations in them."""
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -305,6 +306,11 @@ def double(*numbers: float) -> Tensor:
 def number(x: Any) -> Tensor:
     """A number, or an array of them, in float64."""
     return torch.tensor(x, dtype=DOUBLE)
+
+
+def of_dtype(basis: Basis, dtype: torch.dtype) -> Basis:
+    """A copy."""
+    return copy.deepcopy(basis).to(dtype)
 
 
 def one_graph(function: Callable[..., Any]) -> Callable[..., Any]:

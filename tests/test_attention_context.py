@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
-from battery import DOUBLE, apart, one_graph
+from battery import DOUBLE, apart, of_dtype, one_graph
 from memory import allocated_megabytes
 from torch import Tensor, nn
 
@@ -88,7 +88,7 @@ def test_blocks_make_the_same(
 
 
 def test_second_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
-    basis = GaussianRBF(RBF.centers.double(), RBF.widths.double())
+    basis = of_dtype(RBF, DOUBLE)
     loc, width, _, coefficients = draws(1, 9, len(basis))
     inputs = [x.requires_grad_() for x in (loc, width, coefficients)]
     found = []
@@ -151,8 +151,7 @@ def test_waves_against_expectations_in_float64(
     found = []
     for dtype, function in ((torch.float32, contexts), (DOUBLE, at_once)):
         leaves = [x.to(dtype).requires_grad_() for x in (loc, scale, coefficients)]
-        widths = cast(Tensor, basis.widths).to(dtype)
-        psi = GaussianRBF(basis.centers.to(dtype), widths)
+        psi = of_dtype(basis, dtype)
         value = function(sf.BetaGaussian(leaves[0], leaves[1], alpha), psi, leaves[2])
         upstream = torch.sin(torch.arange(value.numel())).reshape(value.shape)
         found.append([value, *torch.autograd.grad(value, leaves, upstream.to(dtype))])
@@ -197,7 +196,7 @@ def test_which_contexts_are_waves(
 def test_centred_densities_in_graphs(alpha: float) -> None:
     """Where values cannot be read: with waves that need not be checked, and without."""
     loc, width, _, coefficients = draws(1, 7, len(FINE))
-    psi = GaussianRBF(FINE.centers.double(), cast(Tensor, FINE.widths).double())
+    psi = of_dtype(FINE, DOUBLE)
     scale = torch.tensor([1e-3, 0.1, 0.4, 0.9, 1.3, 4.0, 50.0], dtype=DOUBLE).expand(1, HEADS, 7)
     leaves = [x.requires_grad_() for x in (loc[..., 0].sigmoid(), scale.clone(), coefficients)]
 

@@ -252,22 +252,3 @@ def test_every_axis_is_checked() -> None:
     assert KernelExp(torch.ones(1), point, linear, [normal, normal]).mean.isfinite().all()
     with pytest.raises(ValueError, match=r"base must be so light .*order 1 .*Cauchy"):
         _ = KernelExp(torch.ones(1), point, near, [normal, td.Cauchy(0.0, 1.0)]).mean
-
-
-LOC = torch.tensor([[-1.0, 0.0], [1.0, 3.0]])
-
-
-@pytest.mark.parametrize(
-    "law",
-    [
-        td.LogNormal(torch.zeros(2), torch.tensor([0.5, 0.6])),
-        td.HalfNormal(torch.tensor([1.0, 2.0])),
-        td.Beta(torch.tensor([2.0, 3.0]), torch.tensor([2.0, 4.0])),
-        td.Gumbel(torch.zeros(2), torch.ones(2)),
-        td.MixtureSameFamily(td.Categorical(torch.ones(2, 2)), td.Normal(LOC, 1.0)),
-    ],
-    ids=lambda law: type(law).__name__,
-)
-def test_a_batch_of_distributions_that_keep_parameters_in_others(law: Any) -> None:
-    p = KernelExp(torch.zeros(1), torch.zeros(1, 2), near, td.Independent(law, 1))
-    torch.testing.assert_close(p.mean, law.mean, rtol=1e-5, atol=1e-5)

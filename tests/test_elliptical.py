@@ -119,7 +119,8 @@ def test_draws_move_with_alpha_like_quantiles(value: float, dim: int, dtype: tor
     (slope,) = torch.autograd.grad(squared.sum(), alpha)
     # The quantile function's slope by a central difference, at the level of each draw.
     with mpmath.workdps(40):
-        levels = [_level(s, dim, 1 / (value - 1)) for s in squared.tolist()]
+        a, b = mpmath.mpf(dim) / 2, 1 / (value - 1) + 1
+        levels = [float(mpmath.betainc(a, b, 0, s, regularized=True)) for s in squared.tolist()]
     step = 1e-4 * (value - 1)
     high, low = (
         betaincinv(dim / 2, 1 / (value + s - 1) + 1, np.array(levels)) for s in (step, -step)
@@ -130,10 +131,6 @@ def test_draws_move_with_alpha_like_quantiles(value: float, dim: int, dtype: tor
     known = torch.tensor(levels) < 1 - 1e-9
     assert close[known].all()
     assert known.sum() > 35
-
-
-def _level(squared: float, dim: int, m: float) -> float:
-    return float(mpmath.betainc(mpmath.mpf(dim) / 2, m + 1, 0, squared, regularized=True))
 
 
 # Arguments

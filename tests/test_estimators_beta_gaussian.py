@@ -165,8 +165,11 @@ def test_predictions_and_plots() -> None:
     drawn = model.sample(20, random_state=0)
     assert drawn.shape == (20, 1) and (model.predict(drawn) == 1).all()
     np.testing.assert_array_equal(drawn, model.sample(20, random_state=0))
+    _, other = plt.subplots()
     ax = model.plot(data=x)
     assert len(ax.lines) >= 3  # the density, its support and the data
+    assert ax is not other and not other.lines
+    assert model.plot(other) is other and other.lines
     plt.close("all")
 
 

@@ -160,10 +160,8 @@ test_bad_arguments_are_named = refused(
 # Every score, by sums over fine grids
 def line(low: float, high: float) -> tuple[Tensor, float]:
     """Middles of many short cells, and their length."""
-    count = 100_000
-    return low + (high - low) * (torch.arange(count, dtype=DOUBLE) + 0.5) / count, (
-        high - low
-    ) / count
+    cell = (high - low) / 100_000
+    return low + cell * (torch.arange(100_000, dtype=DOUBLE) + 0.5), cell
 
 
 def plane(reach: float) -> tuple[Tensor, float]:
