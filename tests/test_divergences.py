@@ -9,6 +9,7 @@ import numpy as np
 import pyro.distributions as pyro_distributions
 import pytest
 import torch
+from battery import DOUBLE, SINGLE
 from cases_kernel import POINTS, bell, kernel_density, rbf
 from laws import LAWS, NARROW, Array, divergence, integral
 from scipy import stats
@@ -17,7 +18,7 @@ from scipy.special import roots_legendre
 from torch import Tensor
 from torch import distributions as td
 from torch.distributions import kl_divergence
-from vectors import DOUBLE, SINGLE, centre, elliptical, factor, member
+from vectors import centre, elliptical, factor, member
 
 import sparsefam as sf
 
