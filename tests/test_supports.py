@@ -8,6 +8,7 @@ import pytest
 import torch
 from battery import DOUBLE
 from cases import every_dtype
+from references import merged
 from refusals import refused
 from torch import Tensor
 from torch.distributions import biject_to, constraints, transform_to
@@ -125,16 +126,6 @@ test_bad_intervals_are_named = refused(
 )
 
 
-def _union_by_hand(ends: np.ndarray) -> list[tuple[float, float]]:
-    pieces: list[tuple[float, float]] = []
-    for low, high in sorted(tuple(row) for row in ends if not np.isnan(row).any()):
-        if pieces and low <= pieces[-1][1]:
-            pieces[-1] = (pieces[-1][0], max(pieces[-1][1], high))
-        else:
-            pieces.append((low, high))
-    return pieces
-
-
 def test_merging_is_what_a_sweep_finds() -> None:
     generator = torch.Generator().manual_seed(1)
     # Few values, so that ends often coincide.
@@ -146,8 +137,8 @@ def test_merging_is_what_a_sweep_finds() -> None:
     union = IntervalUnion.merged(ends)
     assert union.intervals.shape == ends.shape
     for row, found in zip(ends.numpy(), union.intervals.numpy(), strict=True):
-        expected = _union_by_hand(row)
-        assert [tuple(x) for x in found[: len(expected)]] == expected
+        expected = merged(row[~np.isnan(row).any(-1)].tolist())
+        assert found[: len(expected)].tolist() == expected
         assert np.isnan(found[len(expected) :]).all()
 
 
