@@ -165,18 +165,6 @@ def test_no_digits_are_lost_far_from_zero(place: float) -> None:
     torch.testing.assert_close(nodes["y_base"]["log_prob"], disc)
 
 
-def test_plates_and_scales_reach_the_base() -> None:
-    def model() -> None:
-        with pyro.plate("n", 5), poutine.scale(scale=3.0):
-            pyro.sample("y", sf.TruncatedParabola(A[0], B[0]))
-
-    site = traced(standard(model))["y_base"]
-    value = A[0] + B[0] * (2 * site["value"] - 1)
-    expected = 3 * (sf.TruncatedParabola(A[0], B[0]).prob(value) * 2 * B[0]).log().sum()
-    assert site["value"].shape == (5,)
-    torch.testing.assert_close(site["log_prob_sum"], expected)
-
-
 @pytest.mark.parametrize("how", ["of the law", "of the site"])
 def test_a_site_that_is_masked_out_has_no_influence(how: str) -> None:
     keep = torch.tensor([True, False])
