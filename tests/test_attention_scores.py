@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from battery import DOUBLE, apart
-from cases_kernel import bell
+from cases_kernel import bell, frozen
 from layers import SCORES, data, make_layer
 from pyro.contrib.gp.kernels import RBF
 from refusals import refused
@@ -171,8 +171,7 @@ def test_supports_start_wide(score: str) -> None:
 @pytest.mark.parametrize("alpha", [1.0, 1.5])
 @pytest.mark.parametrize("normalization", ["inside", "outside"])
 def test_kernel_densities_are_those_of_the_weights(alpha: float, normalization: str) -> None:
-    domain, length = (-2.0, 6.0), torch.tensor(1.5, dtype=DOUBLE)
-    kernel = RBF(1, lengthscale=length).requires_grad_(False)
+    domain, kernel = (-2.0, 6.0), frozen(RBF, 1.5)
     points, base = torch.linspace(*domain, 5, dtype=DOUBLE), Uniform(*domain)
     options: dict[str, Any] = {"normalization": normalization, "points": points}
     layer = make_layer("kernel", alpha=alpha, kernel=kernel, domain=domain, **options)
@@ -203,10 +202,6 @@ def fresh(layer: Any, inputs: Any, kernel: Any) -> Tensor:
     return twin(*inputs)[0]
 
 
-def constant(length: float) -> RBF:
-    return RBF(1, lengthscale=torch.tensor(length, dtype=DOUBLE)).requires_grad_(False)
-
-
 def test_bandwidth_is_learned() -> None:
     kernel = RBF(1, lengthscale=torch.tensor(0.2, dtype=DOUBLE))
     layer, inputs = make_layer("kernel", kernel=kernel), data()
@@ -216,7 +211,7 @@ def test_bandwidth_is_learned() -> None:
     values = []
     for step in (1e-3, -2e-3):
         length.data.add_(step)
-        now = constant(float(kernel.lengthscale.detach()))
+        now = frozen(RBF, kernel.lengthscale.item())
         values.append(fresh(layer, inputs, now).square().sum())
     expected = (values[0] - values[1]) / 2e-3
     assert (length.grad - expected).abs() < 1e-3 * expected.abs()
@@ -225,7 +220,7 @@ def test_bandwidth_is_learned() -> None:
         length.sub_(3.0)
     context, density = layer(*inputs)
     assert len(density.mesh.nodes) > before
-    assert apart(context, fresh(layer, inputs, constant(float(kernel.lengthscale.detach())))) < 1e-9
+    assert apart(context, fresh(layer, inputs, frozen(RBF, kernel.lengthscale.item()))) < 1e-9
 
 
 def test_meshes_are_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,9 +247,9 @@ def test_meshes_follow_what_a_function_has_learned() -> None:
     layer = make_layer("kernel", kernel=bell(length))
     layer(*inputs)
     length.data.mul_(0.5)
-    assert apart(layer(*inputs)[0], fresh(layer, inputs, constant(0.15))) < 1e-6
+    assert apart(layer(*inputs)[0], fresh(layer, inputs, frozen(RBF, 0.15))) < 1e-6
     layer.score_proj.kernel = bell(0.1)
-    assert apart(layer(*inputs)[0], fresh(layer, inputs, constant(0.1))) < 1e-6
+    assert apart(layer(*inputs)[0], fresh(layer, inputs, frozen(RBF, 0.1))) < 1e-6
 
 
 # Learned alphas

@@ -39,15 +39,6 @@ def test_shapes_that_do_not_broadcast_are_named(case: Case) -> None:
         case.family.make(**leaves)
 
 
-@every_scalar
-def test_arguments_that_are_no_numbers_are_named(case: Case) -> None:
-    name = next(iter(case.parameters))
-    with pytest.raises(
-        ValueError, match=rf"{name} must be a (number or a |floating )?tensor.*, got 'left'"
-    ):
-        case.family.make(**constants(case) | {name: "left"})
-
-
 @every_case
 def test_values_of_a_wrong_kind_are_refused(case: Case) -> None:
     p = case()
@@ -66,8 +57,11 @@ def test_values_of_a_wrong_kind_are_refused(case: Case) -> None:
 
 
 @every_univariate_case
-def test_masses_orders_and_ends_of_a_wrong_kind_are_refused(case: Case) -> None:
+def test_levels_masses_orders_and_ends_of_a_wrong_kind_are_refused(case: Case) -> None:
     p = case()
+    for bad in (-0.01, 1.01):
+        with pytest.raises(ValueError, match=rf"value must be a probability.*{bad}"):
+            p.icdf(torch.full(p.batch_shape, bad, dtype=DOUBLE))
     for bad in (0.0, 1.0, -0.5, math.nan):
         with pytest.raises(ValueError, match=rf"mass must be in \(0, 1\), got {bad}"):
             p.highest_density(bad)
@@ -140,7 +134,10 @@ def test_validation_may_be_switched_off(case: Case) -> None:
 
 @every_scalar
 def test_arguments_of_a_wrong_kind_are_named(case: Case) -> None:
-    p = case()
+    p, name = case(), next(iter(case.parameters))
+    rule = rf"{name} must be a (number or a |floating )?tensor.*, got 'left'"
+    with pytest.raises(ValueError, match=rule):
+        case.family.make(**constants(case) | {name: "left"})
     for shape in (-1, "ab", (2, -1), (0.5,), None):
         with pytest.raises(ValueError, match=r"sample_shape must be .* sizes, .*got"):
             p.sample(shape)

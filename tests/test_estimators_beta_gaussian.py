@@ -136,10 +136,7 @@ def test_units_and_places_do_not_matter() -> None:
         rtol=1e-3,
         atol=1e-3,
     )
-
-
-def test_squares_of_units_do_not_matter() -> None:
-    x, unit = draws(2, 1.5, 50), 1e200
+    x, unit = x[:50], 1e200  # whose square overflows
     fit, far = (BetaGaussianDensity(alpha=1.5).fit(data).density_ for data in (x, x * unit))
     np.testing.assert_allclose(far.loc / unit, fit.loc, rtol=1e-9)
     np.testing.assert_allclose(far.scale_tril / unit, fit.scale_tril, rtol=1e-9)
