@@ -90,11 +90,14 @@ def test_vectors_have_no_distribution_functions(case: Case) -> None:
 
 
 @every_multivariate_scalar
-def test_values_of_another_dimension_are_refused(case: Case) -> None:
+def test_values_and_coordinates_of_another_dimension_are_refused(case: Case) -> None:
     p, dim = case(), case.event_shape[0]
     for shape in ((), (dim + 1,), (4, dim + 1), (dim, dim + 1)):
         with pytest.raises(ValueError, match=rf"value must .*event shape \({dim},\).*got shape"):
             p.log_prob(torch.zeros(shape, dtype=DOUBLE))
+    for bad in ([0.5], "a", [], [dim], 0.5, None, [True], ["a"]):
+        with pytest.raises(ValueError, match="indices must be distinct integers from .*got"):
+            p.marginal(bad)
 
 
 @every_multivariate_scalar
@@ -169,10 +172,3 @@ def test_parameters_may_be_on_the_meta_device(case: Case) -> None:
     t = torch.zeros(3, *p.event_shape, dtype=DOUBLE, device="meta")
     assert p.log_prob(t).shape == (3,)
     assert (p.entropy().is_meta, p.mean.shape) == (True, p.event_shape)
-
-
-@every_multivariate_scalar
-def test_coordinates_that_are_no_integers_are_named(case: Case) -> None:
-    for bad in ([0.5], "a", [], [case.event_shape[0]], 0.5, None, [True], ["a"]):
-        with pytest.raises(ValueError, match="indices must be distinct integers from .*got"):
-            case().marginal(bad)
