@@ -117,15 +117,11 @@ def test_positions_left_out_are_spread_over_the_domain(score: str) -> None:
             assert torch.allclose(context[b], layer(query[b], *alone)[0], rtol=1e-9)
 
 
-def transformer_layer(score: str, **options: Any) -> nn.TransformerEncoderLayer:
-    block = nn.TransformerEncoderLayer(4, 2, 8, 0.0, batch_first=True, dtype=DOUBLE, **options)
-    block.self_attn = make_layer(score)
-    return block
-
-
 @pytest.mark.parametrize(("score", "norm_first"), [("kernel", False), ("moments", True)])
 def test_torch_encoders_call_the_layer(score: str, norm_first: bool) -> None:
-    block, (_, x, _, _) = transformer_layer(score, norm_first=norm_first), data()
+    options = {"batch_first": True, "dtype": DOUBLE, "norm_first": norm_first}
+    block, x = nn.TransformerEncoderLayer(4, 2, 8, 0.0, **options), data()[1]
+    block.self_attn = make_layer(score)
     padding = torch.arange(9).expand(2, 9) >= torch.tensor([[6], [9]])
     encoder = nn.TransformerEncoder(block, 2, enable_nested_tensor=False)
     causal = nn.Transformer.generate_square_subsequent_mask(9, dtype=DOUBLE)

@@ -70,18 +70,14 @@ def test_new_observations_are_covered(draw: Any, settings: dict[str, Any]) -> No
     assert binomtest(hits, 100, 0.95, "less").pvalue > 1e-3
 
 
-def two_uniforms(count: int) -> np.ndarray:
-    x = np.random.default_rng(0).random((count, 1))
-    return np.where(x < 0.5, x, x + 0.5)
-
-
 def folds(n: int, seed: int) -> np.ndarray:
     return np.random.RandomState(seed).permutation(n) % 5
 
 
 def test_intervals_hold_what_is_as_far_off_as_few() -> None:
     """On a grid, by counting the observations that are at least as far from fits without them."""
-    x, coverage, settings = two_uniforms(100), 0.97, FIXED | {"bandwidth": 0.15}
+    x, coverage = np.random.default_rng(0).random((100, 1)), 0.97
+    x, settings = np.where(x < 0.5, x, x + 0.5), FIXED | {"bandwidth": 0.15}
     model = SparseDensity(coverage=coverage, random_state=3, **settings).fit(x)
     own = SparseDensity(random_state=3, **settings).fit(x)
     fold, grid = folds(100, 3), np.linspace(-0.3, 1.8, 4201)[:, None]

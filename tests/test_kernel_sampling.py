@@ -25,11 +25,6 @@ def make(weights: Tensor, alpha: float, inside: bool = True) -> SparseDistributi
     return kernel_density(weights, points, frozen(gp.RBF, WIDTH), None, alpha, inside)
 
 
-def exact(weights: list[float], alpha: float, inside: bool = True) -> Kernel:
-    points = np.array(POINTS)
-    return Kernel(np.array(weights), points, gaussian(WIDTH), WIDTH, alpha=alpha, inside=inside)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
 def test_many_draws_are_the_quantiles_of_their_levels(alpha: float, dtype: torch.dtype) -> None:
@@ -62,7 +57,8 @@ def test_components_on_several_intervals_have_the_exact_gradient(
 ) -> None:
     torch.manual_seed(0)
     weights = torch.tensor(TWO, dtype=DOUBLE, requires_grad=True)
-    p, r = make(weights, alpha, inside), exact(TWO, alpha, inside)
+    p, points = make(weights, alpha, inside), np.array(POINTS)
+    r = Kernel(np.array(TWO), points, gaussian(WIDTH), WIDTH, alpha=alpha, inside=inside)
     assert not p.has_rsample
     assert len(r.edges) == 4
     # In parts with graphs of their own, whose gradients give the noise of their mean's.

@@ -38,11 +38,6 @@ def rbf(n: int = 12, width: float = 0.1) -> GaussianRBF:
     return GaussianRBF(torch.linspace(0, 1, n, dtype=DOUBLE), width)
 
 
-def learned(n: int = 5) -> GaussianRBF:
-    centers = torch.linspace(0, 1, n, dtype=DOUBLE)
-    return GaussianRBF(nn.Parameter(centers), nn.Parameter(torch.tensor(0.2, dtype=DOUBLE)))
-
-
 def least_squares(basis: Basis, t: Tensor, values: Tensor, penalty: float) -> Tensor:
     """The ridge solution without normal equations: least squares with penalty rows below."""
     n = len(basis)
@@ -333,8 +328,10 @@ def test_backward_keeps_no_design(chunk_size: int | None, monkeypatch: pytest.Mo
         sizes.append(x.numel())
         return x
 
+    centers, width = (nn.Parameter(x) for x in (torch.linspace(0, 1, 16), torch.tensor(0.2)))
+    regression = RidgeRegression(GaussianRBF(centers, width).double(), chunk_size=chunk_size)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-        RidgeRegression(learned(16), chunk_size=chunk_size).fit(t, values, mask)
+        regression.fit(t, values, mask)
     # Nothing with a row for each observation and a column for each of 16 functions.
     assert max(sizes) < 50 * 16
 
