@@ -513,14 +513,6 @@ def test_against_independent_ones(dim: int, alpha: float) -> None:
         assert kl_divergence(p, box).item() == pytest.approx(expected, abs=1e-12)
 
 
-def grid(count: int) -> tuple[Tensor, Tensor]:
-    """Nodes (Q, 2) and weights of the unit square."""
-    x, w = (
-        (torch.as_tensor(a) + b) / 2 for a, b in zip(roots_legendre(count), (1, 0), strict=True)
-    )
-    return torch.cartesian_prod(x, x), torch.outer(w, w).flatten()
-
-
 PLANE_POINTS, plane_rbf = ((0.25, 0.3125), (0.75, 0.625)), bell(0.3125)
 
 
@@ -532,7 +524,8 @@ def kernel(weights: tuple[float, float], dtype: torch.dtype = DOUBLE) -> Any:
 @pytest.mark.parametrize("dtype", [SINGLE, DOUBLE])
 def test_laws_of_the_unit_square(dtype: torch.dtype) -> None:
     """Kernel densities and the uniform one, in each other and in others: (law, logarithm)."""
-    t, rule = grid(60)
+    x, w = (torch.from_numpy(a) / 2 for a in roots_legendre(60))
+    t, rule = torch.cartesian_prod(0.5 + x, 0.5 + x), torch.outer(w, w).flatten()
 
     def kernels(weights: tuple[float, float]) -> tuple[Any, Tensor]:
         score = plane_rbf(t, torch.tensor(PLANE_POINTS)) @ torch.tensor(weights, dtype=DOUBLE)
