@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from battery import DOUBLE, SINGLE, one_graph
-from layers import KINDS, SCORES, data, join, make_layer
+from layers import KINDS, SCORES, data, every_score, join, make_layer
 from pyro.contrib.gp.kernels import RBF
 from refusals import refused
 from torch import Tensor, nn
@@ -21,7 +21,6 @@ from sparsefam.attention import ContinuousAttention, ForgettingMemory, LearnedAl
 from sparsefam.attention.masks import AttentionMask
 from sparsefam.bases import GaussianRBF
 
-every_score = pytest.mark.parametrize("score", SCORES)
 every_kind = pytest.mark.parametrize(("score", "combine"), KINDS)
 
 

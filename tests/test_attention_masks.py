@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from battery import DOUBLE
-from layers import SCORES, data, make_layer
+from layers import SCORES, data, every_score, make_layer
 from refusals import refused
 from torch import Tensor, nn
 
@@ -15,7 +15,6 @@ from sparsefam.attention import regression
 from sparsefam.bases import GaussianRBF
 
 PADDING = torch.arange(7).expand(2, 7) >= torch.tensor([[5], [7]])
-every_score = pytest.mark.parametrize("score", SCORES)
 make = partial(make_layer, alpha=1.5)
 
 

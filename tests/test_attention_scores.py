@@ -10,7 +10,7 @@ import pytest
 import torch
 from battery import DOUBLE, apart
 from cases_kernel import bell, frozen
-from layers import SCORES, data, make_layer
+from layers import data, every_score, make_layer
 from pyro.contrib.gp.kernels import RBF
 from refusals import refused
 from torch import Tensor, nn
@@ -23,7 +23,6 @@ from sparsefam.bases import GaussianRBF, Polynomial
 
 BOX = ((-1.0, 3.0), (0.0, 0.5))
 LOW, SPAN = torch.tensor([-1.0, 0.0], dtype=DOUBLE), torch.tensor([4.0, 0.5], dtype=DOUBLE)
-every_score = pytest.mark.parametrize("score", SCORES)
 
 
 # Moments of discrete weights
