@@ -1,5 +1,6 @@
 """What the battery (test_battery_*.py) asks with: families of densities and locations in them."""
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -302,9 +303,26 @@ def double(*numbers: float) -> Tensor:
     return torch.tensor(numbers, dtype=DOUBLE)
 
 
-def apart(found: Tensor, due: Tensor) -> float:
-    """The distance of tensors relative to the second, in norm."""
-    return float((found.double() - due).detach().norm() / due.detach().norm())
+def number(x: Any) -> Tensor:
+    """A number, or an array of them, in float64."""
+    return torch.tensor(x, dtype=DOUBLE)
+
+
+def of_dtype(basis: Basis, dtype: torch.dtype) -> Basis:
+    """A copy."""
+    return copy.deepcopy(basis).to(dtype)
+
+
+def one_graph(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function as one graph, which is not one of an earlier test."""
+    torch._dynamo.reset()
+    return torch.compile(function, fullgraph=True, backend="aot_eager")
+
+
+def apart(found: Any, due: Any) -> float:
+    """The distance of tensors or arrays relative to the second, in norm."""
+    found, due = (torch.as_tensor(x).detach().double() for x in (found, due))
+    return float((found - due).norm() / due.norm())
 
 
 def exp_beta(u: Tensor, beta: Tensor | float) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from battery import Family
-from references import Array, Pieces, pieces
+from references import Array, Pieces, merged, pieces
 
 from sparsefam import Mixture, Normal, SparseDistribution, TruncatedParabola
 
@@ -51,12 +51,7 @@ def _normals(loc: Array, scale: Array, logits: Array) -> Pieces:
 
 def _parabolas(loc: Array, scale: Array, logits: Array) -> Pieces:
     marks = sorted({*(loc - scale).tolist(), *(loc + scale).tolist()})
-    spans: list[list[float]] = []
-    for a, b in sorted(zip((loc - scale).tolist(), (loc + scale).tolist(), strict=True)):
-        if spans and a <= spans[-1][1]:
-            spans[-1][1] = max(spans[-1][1], b)
-        else:
-            spans.append([a, b])
+    spans = merged(np.stack([loc - scale, loc + scale], -1).tolist())
     cuts = [[t for t in marks if a <= t <= b] for a, b in spans]
     return pieces(_density(_parabola, loc, scale, logits), *cuts)
 

@@ -32,3 +32,9 @@ def double() -> Iterator[None]:
 def validation(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first use of torch.compile switches validation off for the whole process."""
     monkeypatch.setattr(Distribution, "_validate_args", True)
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without validation: torch's own of distributions reads values, and cannot be traced."""
+    monkeypatch.setattr(Distribution, "_validate_args", False)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyro.distributions as pyro_distributions
 import torch
+from battery import DOUBLE
 from cases_kernel import POINTS, kernel_density, rbf
 from cases_kernel import WIDTH as KERNEL_WIDTH
 from references import Array, Kernel, gaussian, pieces
@@ -17,8 +18,6 @@ from torch import Tensor
 from torch import distributions as td
 
 import sparsefam as sf
-
-DOUBLE = torch.float64
 
 
 @dataclass(frozen=True, eq=False)

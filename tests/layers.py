@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import torch
 from battery import DOUBLE
 from torch import Tensor
@@ -9,11 +10,10 @@ from torch import Tensor
 from sparsefam.attention import ContinuousAttention, KernelScore, QuadraticScore
 from sparsefam.bases import GaussianRBF
 
-__all__ = ["KINDS", "SCORES", "data", "join", "make_layer"]
-
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
 
 SCORES = ["quadratic", "moments", "kernel", "mixture", "content"]
+every_score = pytest.mark.parametrize("score", SCORES)
 # Scores and whether discrete contexts are added.
 KINDS = [*((score, False) for score in SCORES), ("moments", True), ("quadratic", True)]
 

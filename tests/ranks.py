@@ -11,8 +11,6 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-__all__ = ["on_ranks"]
-
 Result = TypeVar("Result")
 
 

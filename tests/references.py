@@ -88,6 +88,17 @@ def pieces(density: Callable[[Array], Array], *intervals: Sequence[float]) -> Pi
     return Pieces(density, cells, tuple((cuts[0], cuts[-1]) for cuts in intervals))
 
 
+def merged(intervals: Sequence[Sequence[float]]) -> list[list[float]]:
+    """The intervals that touch no other, ascending."""
+    found: list[list[float]] = []
+    for low, high in sorted(intervals):
+        if found and low <= found[-1][1]:
+            found[-1][1] = max(found[-1][1], high)
+        else:
+            found.append([low, high])
+    return found
+
+
 # Kernel families
 def gaussian(width: float) -> KernelFunction:
     return lambda t, c: np.exp(-0.5 * (np.subtract.outer(t, c) / width) ** 2)

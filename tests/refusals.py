@@ -6,12 +6,20 @@ from typing import Any
 import pytest
 
 
-def refused(calls: Iterable[tuple[Callable[[], object], str]], **options: Any) -> Any:
-    """A test that each call raises a ValueError which a pattern matches."""
+def refused(
+    rows: Iterable[tuple[Any, ...]],
+    of: Callable[..., object] = lambda call: call(),
+    **options: Any,
+) -> Any:
+    """A test that each row but its end, given to `of`, raises a ValueError which the end matches.
 
-    @pytest.mark.parametrize(("call", "message"), list(calls), **options)
-    def test(call: Callable[[], object], message: str) -> None:
+    By default a row is a call and the pattern of what is said.
+    """
+
+    @pytest.mark.parametrize("row", list(rows), **options)
+    def test(row: tuple[Any, ...]) -> None:
+        *arguments, message = row
         with pytest.raises(ValueError, match=message):
-            call()
+            of(*arguments)
 
     return test

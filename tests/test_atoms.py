@@ -10,7 +10,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from battery import DOUBLE, SINGLE, double
+from battery import DOUBLE, SINGLE, double, number
 from scipy import stats
 from torch import Tensor
 from torch import distributions as td
@@ -21,8 +21,6 @@ from sparsefam.bases import GaussianRBF
 from sparsefam.inference import SupportReparam
 
 ZERO, ONE = (torch.tensor(x, dtype=DOUBLE) for x in (0.0, 1.0))
-
-
 LAWS: dict[str, Callable[[torch.dtype], Any]] = {
     "normal": lambda d: Censored(td.Normal(ZERO.to(d) + 0.25, 1.25), -0.5, 2.0),
     "from-below": lambda d: Censored(td.Gamma(ONE.to(d) * 2, 1.5), 0.5),
@@ -119,7 +117,7 @@ def test_draws_fit_the_law(name: str) -> None:
 @pytest.mark.parametrize("upper", [False, True])
 @pytest.mark.parametrize("distance", [1.0, 8.0, 40.0])
 def test_masses_of_atoms_in_far_tails(distance: float, upper: bool) -> None:
-    loc, scale, end = (double(x)[0].requires_grad_() for x in (0.0, 1.0, distance))
+    loc, scale, end = (number(x).requires_grad_() for x in (0.0, 1.0, distance))
     p = Censored(td.Normal(loc, scale), *((None, end) if upper else (-end, None)))
     at_end = p.log_prob(end.detach() if upper else -end.detach())
     with mp.workdps(30):
@@ -138,11 +136,11 @@ def test_masses_of_atoms_in_far_tails(distance: float, upper: bool) -> None:
 
 def test_densities_off_the_support_are_zero_without_gradients() -> None:
     for gate, value in ((0.0, 0.0), (1.0, 1.0), (0.5, -1.0)):
-        leaves = double(gate)[0].requires_grad_(), double(2.0)[0].requires_grad_()
-        log_p = Hurdle(td.Gamma(leaves[1], 1.0), leaves[0]).log_prob(double(value)[0])
+        leaves = number(gate).requires_grad_(), number(2.0).requires_grad_()
+        log_p = Hurdle(td.Gamma(leaves[1], 1.0), leaves[0]).log_prob(number(value))
         assert log_p == -math.inf
         assert all(g == 0 for g in torch.autograd.grad(log_p, leaves))
-    ends = double(-1.0)[0].requires_grad_(), double(1.0)[0].requires_grad_()
+    ends = number(-1.0).requires_grad_(), number(1.0).requires_grad_()
     log_p = Censored(Normal(ZERO, 1.0), *ends).log_prob(double(-1.5, 1.5))
     assert (log_p == -math.inf).all()
     assert all(g == 0 for g in torch.autograd.grad(log_p.sum(), ends))
@@ -178,13 +176,13 @@ def test_gradients(quantity: str) -> None:
         return QUANTITIES[quantity](Hurdle(Normal(loc, scale), gate))
 
     for law, last in ((censored, 1.5), (hurdle, 0.375)):
-        leaves = [double(x)[0].requires_grad_() for x in (0.25, 1.25, last)]
+        leaves = [number(x).requires_grad_() for x in (0.25, 1.25, last)]
         assert gradcheck(law, leaves)
 
 
 def test_gradients_of_samples_are_those_of_their_means() -> None:
     for law, last in ((Censored, None), (Hurdle, 0.375)):
-        leaves = [double(x)[0].requires_grad_() for x in (0.25, 1.25, last or 0.0)]
+        leaves = [number(x).requires_grad_() for x in (0.25, 1.25, last or 0.0)]
         loc, scale, third = leaves
         p: Any = law(Normal(loc, scale), third)
         torch.manual_seed(1)
@@ -237,10 +235,7 @@ def test_bad_input_is_named() -> None:
     normal, parabola = td.Normal(0.0, 1.0), TruncatedParabola(1.0, 2.0)
     bad: list[tuple[str, Callable[[], Any]]] = [
         ("low must be below high", lambda: Censored(normal, 1.0, 0.0)),
-        (
-            "low must be an end beyond which the base has mass, got -3",
-            lambda: Censored(parabola, -3),
-        ),
+        ("low must be an end beyond which the base has .*, got -3", lambda: Censored(parabola, -3)),
         ("high must be an end beyond which the base", lambda: Censored(parabola, None, 3.0)),
         ("low", lambda: Censored(normal, math.nan)),
         ("base must be a continuous", lambda: Censored(td.Poisson(1.0), 0.0)),

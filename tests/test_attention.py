@@ -8,22 +8,19 @@ from typing import Any
 
 import pytest
 import torch
-from layers import KINDS, SCORES, data, join, make_layer
+from battery import DOUBLE, SINGLE, one_graph
+from layers import KINDS, SCORES, data, every_score, join, make_layer
 from pyro.contrib.gp.kernels import RBF
 from refusals import refused
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 from torch.autograd import gradcheck
-from torch.distributions import Distribution
 
 from sparsefam import SparseDistribution
 from sparsefam.attention import ContinuousAttention, ForgettingMemory, LearnedAlpha, ValueFunction
 from sparsefam.attention.masks import AttentionMask
 from sparsefam.bases import GaussianRBF
 
-DOUBLE = torch.float64
-
-every_score = pytest.mark.parametrize("score", SCORES)
 every_kind = pytest.mark.parametrize(("score", "combine"), KINDS)
 
 
@@ -119,15 +116,11 @@ def test_positions_left_out_are_spread_over_the_domain(score: str) -> None:
             assert torch.allclose(context[b], layer(query[b], *alone)[0], rtol=1e-9)
 
 
-def transformer_layer(score: str, **options: Any) -> nn.TransformerEncoderLayer:
-    block = nn.TransformerEncoderLayer(4, 2, 8, 0.0, batch_first=True, dtype=DOUBLE, **options)
-    block.self_attn = make_layer(score)
-    return block
-
-
 @pytest.mark.parametrize(("score", "norm_first"), [("kernel", False), ("moments", True)])
 def test_torch_encoders_call_the_layer(score: str, norm_first: bool) -> None:
-    block, (_, x, _, _) = transformer_layer(score, norm_first=norm_first), data()
+    options = {"batch_first": True, "dtype": DOUBLE, "norm_first": norm_first}
+    block, x = nn.TransformerEncoderLayer(4, 2, 8, 0.0, **options), data()[1]
+    block.self_attn = make_layer(score)
     padding = torch.arange(9).expand(2, 9) >= torch.tensor([[6], [9]])
     encoder = nn.TransformerEncoder(block, 2, enable_nested_tensor=False)
     causal = nn.Transformer.generate_square_subsequent_mask(9, dtype=DOUBLE)
@@ -265,39 +258,27 @@ def test_gradients_of_the_whole_layer(score: str, combine: bool, ndim: int, alph
 
 
 @pytest.mark.parametrize(
-    ("score", "alpha", "ndim", "options", "masked"),
+    ("score", "options", "mask"),
     [
-        ("quadratic", 1.0, 1, {"combine": True, "validate_args": True}, True),
-        ("kernel", torch.tensor([[1.2], [1.9]], dtype=DOUBLE), 1, {}, False),
+        ("quadratic", {"alpha": 1.0, "combine": True, "validate_args": True}, LATER),
+        ("kernel", {"alpha": torch.tensor([[1.2], [1.9]], dtype=DOUBLE)}, None),
     ],
     ids=["masked", "kernel"],
 )
 def test_compiles_whole(
-    score: str,
-    alpha: Any,
-    ndim: int,
-    options: dict[str, Any],
-    masked: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    score: str, options: dict[str, Any], mask: Tensor | None, unchecked: None
 ) -> None:
-    # torch cannot trace its own validation of distributions, and so switches it off itself.
-    monkeypatch.setattr(Distribution, "_validate_args", False)
-    layer, inputs = make_layer(score, alpha=alpha, ndim=ndim, **options), data(ndim=ndim)
-    padding = (torch.arange(9) >= 7).expand(2, 9)
-    mask = torch.arange(9) > torch.arange(3).unsqueeze(-1) + 3 if masked else None
-    torch._dynamo.reset()
-    compiled = torch.compile(lambda *inputs: layer(*inputs)[0], fullgraph=True, backend="aot_eager")
-    found, expected = compiled(*inputs, padding, mask), layer(*inputs, padding, mask)[0]
+    layer, inputs = make_layer(score, **options), data()
+    found = one_graph(lambda *inputs: layer(*inputs)[0])(*inputs, PADDED, mask)
+    expected = layer(*inputs, PADDED, mask)[0]
     assert torch.allclose(found, expected, rtol=1e-10)
     parameters = [x for x in layer.parameters() if x.requires_grad]
     grads = [torch.autograd.grad(x.square().sum(), parameters) for x in (found, expected)]
-    for one, other in zip(*grads, strict=True):
-        assert torch.allclose(one, other, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(*grads, rtol=1e-9, atol=1e-12)
 
 
-def test_one_graph_serves_sequences_of_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_graph_serves_sequences_of_all_sizes(unchecked: None) -> None:
     """Also of positions that are made in the graph. `torch.linspace` itself fixes its number."""
-    monkeypatch.setattr(Distribution, "_validate_args", False)
     layer = ContinuousAttention(4, 2, GaussianRBF.grid(8, 0.2), score="moments", batch_first=True)
     layer.regression.validate_args = False
 
@@ -360,7 +341,6 @@ def test_key_and_value_may_have_their_own_channels() -> None:
 
 
 # Precision and export
-SINGLE = torch.float32
 # Unit roundoff: inputs, values and contexts are rounded, and nothing in between.
 UNITS = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 
@@ -384,8 +364,7 @@ def test_autocast_rounds_only_the_projections(score: str, half: torch.dtype) -> 
         assert torch.equal(density.mean, exact.mean)
         assert torch.equal(density.variance, exact.variance)
     assert (context - expected).norm() < 4 * UNITS[half] * expected.norm()
-    weights = list(layer.parameters())
-    weights = [x for x in weights if x.requires_grad]
+    weights = [x for x in layer.parameters() if x.requires_grad]
     found, due = (
         torch.autograd.grad(x.float().square().sum(), weights, materialize_grads=True)
         for x in (context, expected)
@@ -432,11 +411,7 @@ class Contexts(nn.Module):
     ],
     ids=[*SCORES, "learned", "padding", "mask"],
 )
-def test_exported_layers_say_the_same(
-    score: str, alpha: Any, penalty: Any, masks: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # torch.compile, which other tests call, switches validation off for the rest of the process.
-    monkeypatch.setattr(Distribution, "_validate_args", True)
+def test_exported_layers_say_the_same(score: str, alpha: Any, penalty: Any, masks: int) -> None:
     layer = single_layer(score, alpha, combine=True, penalty=penalty, validate_args=True)
     program = torch.export.export(
         Contexts(layer), export_inputs(masks), dynamic_shapes=dynamic_shapes(masks), strict=False
@@ -485,11 +460,10 @@ def dynamic_shapes(masks: int) -> dict[str, tuple[dict[int, torch.export.Dim], .
     ],
 )
 def test_onnx_runtime_computes_the_same(
-    score: str, alpha: float, combine: bool, masks: int, monkeypatch: pytest.MonkeyPatch
+    score: str, alpha: float, combine: bool, masks: int
 ) -> None:
     pytest.importorskip("onnxscript", reason="the exporter of torch needs it")
     runtime = pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(Distribution, "_validate_args", True)
     layer = single_layer(score, alpha, combine=combine)
     shapes, arguments = dynamic_shapes(masks), export_inputs(masks)
     program: Any = torch.onnx.export(

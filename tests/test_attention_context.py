@@ -2,14 +2,13 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
-from battery import DOUBLE, apart
+from battery import DOUBLE, apart, of_dtype, one_graph
 from memory import allocated_megabytes
 from torch import Tensor, nn
-from torch.distributions import Distribution
 
 import sparsefam as sf
 from sparsefam.attention import context
@@ -89,7 +88,7 @@ def test_blocks_make_the_same(
 
 
 def test_second_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
-    basis = GaussianRBF(RBF.centers.double(), RBF.widths.double())
+    basis = of_dtype(RBF, DOUBLE)
     loc, width, _, coefficients = draws(1, 9, len(basis))
     inputs = [x.requires_grad_() for x in (loc, width, coefficients)]
     found = []
@@ -103,9 +102,8 @@ def test_second_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_compiled_as_in_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_as_in_eager(monkeypatch: pytest.MonkeyPatch, unchecked: None) -> None:
     monkeypatch.setattr(context, "_PAIRS", 50)
-    monkeypatch.setattr(Distribution, "_validate_args", False)  # as compiling would
     loc, width, _, coefficients = (x.float() for x in draws(2, 11, len(RBF)))
     leaves = [x.requires_grad_() for x in (loc, width, coefficients)]
 
@@ -113,8 +111,7 @@ def test_compiled_as_in_eager(monkeypatch: pytest.MonkeyPatch) -> None:
         density = sf.TruncatedParabola(loc[..., 0], 0.1 + width[..., 0].square())
         return contexts(density, RBF, coefficients).square().sum()
 
-    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
-    due, found = (torch.autograd.grad(f(*leaves), leaves) for f in (loss, compiled))
+    due, found = (torch.autograd.grad(f(*leaves), leaves) for f in (loss, one_graph(loss)))
     assert all(apart(a, b) < 2e-6 for a, b in zip(found, due, strict=True))
 
 
@@ -154,8 +151,7 @@ def test_waves_against_expectations_in_float64(
     found = []
     for dtype, function in ((torch.float32, contexts), (DOUBLE, at_once)):
         leaves = [x.to(dtype).requires_grad_() for x in (loc, scale, coefficients)]
-        widths = cast(Tensor, basis.widths).to(dtype)
-        psi = GaussianRBF(basis.centers.to(dtype), widths)
+        psi = of_dtype(basis, dtype)
         value = function(sf.BetaGaussian(leaves[0], leaves[1], alpha), psi, leaves[2])
         upstream = torch.sin(torch.arange(value.numel())).reshape(value.shape)
         found.append([value, *torch.autograd.grad(value, leaves, upstream.to(dtype))])
@@ -200,7 +196,7 @@ def test_which_contexts_are_waves(
 def test_centred_densities_in_graphs(alpha: float) -> None:
     """Where values cannot be read: with waves that need not be checked, and without."""
     loc, width, _, coefficients = draws(1, 7, len(FINE))
-    psi = GaussianRBF(FINE.centers.double(), cast(Tensor, FINE.widths).double())
+    psi = of_dtype(FINE, DOUBLE)
     scale = torch.tensor([1e-3, 0.1, 0.4, 0.9, 1.3, 4.0, 50.0], dtype=DOUBLE).expand(1, HEADS, 7)
     leaves = [x.requires_grad_() for x in (loc[..., 0].sigmoid(), scale.clone(), coefficients)]
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from battery import DOUBLE, one_graph
 from memory import allocated_megabytes
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
@@ -14,7 +15,6 @@ from sparsefam.attention.discrete import attend
 from sparsefam.bases import GaussianRBF
 from sparsefam.numerics.entmax import entmax
 
-DOUBLE = torch.float64
 MIXED = torch.tensor([[1.3], [2.6]], dtype=DOUBLE)
 
 
@@ -63,13 +63,12 @@ def test_derivatives() -> None:
 
 def test_compiled_graphs_take_blocks() -> None:
     leaves = [*inputs(), torch.tensor([[1.2], [1.9]], dtype=DOUBLE, requires_grad=True)]
-    torch.compiler.reset()
 
     def call(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, alpha: Tensor) -> Tensor:
         return attend(q, k, v, alpha, bias)
 
-    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
-    found = [(y := f(*leaves), *torch.autograd.grad(y.sum(), leaves)) for f in (compiled, call)]
+    ways = one_graph(call), call
+    found = [(y := f(*leaves), *torch.autograd.grad(y.sum(), leaves)) for f in ways]
     torch.testing.assert_close(*found, rtol=1e-12, atol=1e-14)
 
 

@@ -1,36 +1,26 @@
 """Masks of attention layers: each query is answered as if it alone had been asked."""
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from layers import SCORES, data, make_layer
+from battery import DOUBLE
+from layers import SCORES, data, every_score, make_layer
+from refusals import refused
 from torch import Tensor, nn
 
 from sparsefam.attention import regression
 from sparsefam.bases import GaussianRBF
 
-DOUBLE = torch.float64
-
-every_score = pytest.mark.parametrize("score", SCORES)
-
-
+PADDING = torch.arange(7).expand(2, 7) >= torch.tensor([[5], [7]])
 make = partial(make_layer, alpha=1.5)
 
 
-class Learned(GaussianRBF):
+def learned() -> GaussianRBF:
     """Functions whose centres are learned."""
-
-    def __init__(self) -> None:
-        super().__init__(nn.Parameter(torch.linspace(0, 1, 5)), 0.3)
-
-
-def causal(positions: Tensor) -> Tensor:
-    """What the first three positions may not read of those shared by all: what comes later."""
-    return positions > positions[:3, None]
+    return GaussianRBF(nn.Parameter(torch.linspace(0, 1, 5)), 0.3)
 
 
 def asked_alone(layer: Any, inputs: Any, mask: Tensor) -> Tensor:
@@ -56,13 +46,12 @@ def test_what_is_masked_might_as_well_not_be_there(
     layer, inputs = make(score, combine=combine, ndim=ndim), data(7, ndim)
     mask = torch.rand(*((4,) if by_head else ()), 3, 7) < 0.4
     mask[..., 0] = False
-    padding = torch.arange(7).expand(2, 7) >= torch.tensor([[5], [7]])
     junk = [inputs[0], *(x.clone() for x in inputs[1:])]
     for x in junk[1:]:
-        x[padding] = math.nan
-    found = layer(*junk, key_padding_mask=padding, attn_mask=mask)[0]
+        x[PADDING] = math.nan
+    found = layer(*junk, key_padding_mask=PADDING, attn_mask=mask)[0]
     by_heads = mask.unflatten(0, (2, 2)) if by_head else mask.expand(2, 2, 3, 7)
-    whole = by_heads | padding[:, None, None]
+    whole = by_heads | PADDING[:, None, None]
     # A head is what is left where the others' values, and so their contexts, are zero.
     parts = []
     for head in range(2):
@@ -74,14 +63,14 @@ def test_what_is_masked_might_as_well_not_be_there(
         parts.append(asked_alone(alone, inputs, whole[:, head]))
     assert torch.allclose(found, sum(parts) + layer.out_proj.bias, rtol=1e-9, atol=1e-11)
     floats = torch.zeros_like(mask, dtype=DOUBLE).masked_fill(mask, -math.inf)
-    assert torch.equal(layer(*junk, key_padding_mask=padding, attn_mask=floats)[0], found)
+    assert torch.equal(layer(*junk, key_padding_mask=PADDING, attn_mask=floats)[0], found)
 
 
 @every_score
 def test_nothing_leaks_through_a_causal_mask(score: str) -> None:
     layer, (query, key, value, _) = make(score, alpha=1.0, combine=True), data(7)
     positions = torch.linspace(0, 1, 7, dtype=DOUBLE)
-    mask = causal(positions)
+    mask = positions > positions[:3, None]
     inputs = [x.requires_grad_() for x in (key, value, positions)]
     for q in range(3):
         context = layer(query, *inputs, attn_mask=mask)[0]
@@ -101,10 +90,10 @@ def test_numbers_are_added_to_discrete_scores_as_by_torch(heads: bool) -> None:
     twin = nn.MultiheadAttention(4, 2, batch_first=True, dtype=DOUBLE)
     parts = [layer.score_proj.q_proj, layer.score_proj.k_proj, layer.v_proj]
     twin.in_proj_weight = nn.Parameter(torch.cat([part.weight for part in parts]))
-    padding, mask = torch.randn(2, 7, dtype=DOUBLE), torch.randn(4, 3, 7, dtype=DOUBLE)
-    padding[0, 5:] = mask[1, 2, :3] = -math.inf
+    PADDING, mask = torch.randn(2, 7, dtype=DOUBLE), torch.randn(4, 3, 7, dtype=DOUBLE)
+    PADDING[0, 5:] = mask[1, 2, :3] = -math.inf
     by_query = mask if heads else mask[0]
-    for masks in ((padding, None), (None, by_query), (padding, by_query)):
+    for masks in ((PADDING, None), (None, by_query), (PADDING, by_query)):
         both = dict(zip(("key_padding_mask", "attn_mask"), masks, strict=True))
         weights = twin(query, key, value, average_attn_weights=False, **both)[1]
         mean = torch.einsum("bhql,bl->bhq", weights, t)
@@ -115,14 +104,13 @@ def test_numbers_are_added_to_discrete_scores_as_by_torch(heads: bool) -> None:
 @pytest.mark.parametrize("first", [True, False])
 def test_a_sequence_without_a_batch_is_a_batch_of_one(score: str, first: bool) -> None:
     layer, inputs = make(score, combine=True, batch_first=first), data(7)
-    padding = torch.arange(7).expand(2, 7) >= torch.tensor([[5], [7]])
     mask = torch.rand(4, 3, 7) < 0.4
     mask[..., 0] = False
     sequences = inputs[:3] if first else [x.transpose(0, 1) for x in inputs[:3]]
-    contexts, densities = layer(*sequences, inputs[3], padding, mask)
+    contexts, densities = layer(*sequences, inputs[3], PADDING, mask)
     contexts = contexts if first else contexts.transpose(0, 1)
     for b in range(2):
-        masks = padding[b], mask[2 * b : 2 * b + 2]
+        masks = PADDING[b], mask[2 * b : 2 * b + 2]
         context, density = layer(*(x[b] for x in inputs), *masks)
         assert torch.allclose(context, contexts[b], rtol=1e-9)
         assert density.batch_shape == (2, 3)
@@ -139,10 +127,10 @@ def test_blocks_change_neither_contexts_nor_gradients(
     mask = None if masks is None else (torch.rand(masks) < 0.4).index_fill(-1, torch.tensor(0), 0)
     query, key, value, t = data(7)
     inputs = [x.requires_grad_() for x in (value, t[:grids].clone())]
-    state = make(basis=Learned()).state_dict()
+    state = make(basis=learned()).state_dict()
 
     def run(size: int | None) -> tuple[list[Tensor], set[int]]:
-        basis, asked = Learned(), set()
+        basis, asked = learned(), set()
         layer = make(basis=basis)
         layer.load_state_dict(state)
         layer.regression.chunk_size, layer.regression._has_fitted = size, True
@@ -164,8 +152,7 @@ def test_blocks_change_neither_contexts_nor_gradients(
         torch.testing.assert_close(parts, whole, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("score", "mask", "message"),
+test_bad_masks_are_named = refused(
     [
         ("moments", torch.zeros(3, 8), r"attn_mask must .*\(3, 7\) or \(4, 3, 7\).*, got \(3, 8\)"),
         ("moments", torch.ones(3, 7).bool(), "attn_mask and .* every query .*got 0 at index"),
@@ -173,9 +160,5 @@ def test_blocks_change_neither_contexts_nor_gradients(
         ("moments", torch.full((3, 7), math.nan), "attn_mask and .* must be numbers.*got nan"),
         ("quadratic", torch.ones(3, 7), "attn_mask and .* must be boolean, or 0 and -inf.*got 1.0"),
     ],
+    of=lambda score, mask: make(score, validate_args=True)(*data(7), attn_mask=mask),
 )
-def test_bad_masks_are_named(score: str, mask: Tensor, message: str) -> None:
-    layer, inputs = make(score, validate_args=True), data(7)
-    call: Callable[..., object] = layer
-    with pytest.raises(ValueError, match=message):
-        call(*inputs, attn_mask=mask)

@@ -8,7 +8,9 @@ import entmax
 import numpy as np
 import pytest
 import torch
-from layers import SCORES, data, make_layer
+from battery import DOUBLE, apart
+from cases_kernel import bell, frozen
+from layers import data, every_score, make_layer
 from pyro.contrib.gp.kernels import RBF
 from refusals import refused
 from torch import Tensor, nn
@@ -19,16 +21,8 @@ from sparsefam import KernelDeformedExp, KernelExp, Mixture
 from sparsefam.attention import ContinuousAttention, KernelScore, LearnedAlpha, ValueFunction
 from sparsefam.bases import GaussianRBF, Polynomial
 
-DOUBLE = torch.float64
 BOX = ((-1.0, 3.0), (0.0, 0.5))
 LOW, SPAN = torch.tensor([-1.0, 0.0], dtype=DOUBLE), torch.tensor([4.0, 0.5], dtype=DOUBLE)
-
-
-every_score = pytest.mark.parametrize("score", SCORES)
-
-
-def close(found: Tensor, expected: Tensor, tolerance: float) -> bool:
-    return bool((found - expected).norm() < tolerance * expected.norm())
 
 
 # Moments of discrete weights
@@ -176,8 +170,7 @@ def test_supports_start_wide(score: str) -> None:
 @pytest.mark.parametrize("alpha", [1.0, 1.5])
 @pytest.mark.parametrize("normalization", ["inside", "outside"])
 def test_kernel_densities_are_those_of_the_weights(alpha: float, normalization: str) -> None:
-    domain, length = (-2.0, 6.0), torch.tensor(1.5, dtype=DOUBLE)
-    kernel = RBF(1, lengthscale=length).requires_grad_(False)
+    domain, kernel = (-2.0, 6.0), frozen(RBF, 1.5)
     points, base = torch.linspace(*domain, 5, dtype=DOUBLE), Uniform(*domain)
     options: dict[str, Any] = {"normalization": normalization, "points": points}
     layer = make_layer("kernel", alpha=alpha, kernel=kernel, domain=domain, **options)
@@ -208,10 +201,6 @@ def fresh(layer: Any, inputs: Any, kernel: Any) -> Tensor:
     return twin(*inputs)[0]
 
 
-def constant(length: float) -> RBF:
-    return RBF(1, lengthscale=torch.tensor(length, dtype=DOUBLE)).requires_grad_(False)
-
-
 def test_bandwidth_is_learned() -> None:
     kernel = RBF(1, lengthscale=torch.tensor(0.2, dtype=DOUBLE))
     layer, inputs = make_layer("kernel", kernel=kernel), data()
@@ -221,7 +210,7 @@ def test_bandwidth_is_learned() -> None:
     values = []
     for step in (1e-3, -2e-3):
         length.data.add_(step)
-        now = constant(float(kernel.lengthscale.detach()))
+        now = frozen(RBF, kernel.lengthscale.item())
         values.append(fresh(layer, inputs, now).square().sum())
     expected = (values[0] - values[1]) / 2e-3
     assert (length.grad - expected).abs() < 1e-3 * expected.abs()
@@ -230,7 +219,7 @@ def test_bandwidth_is_learned() -> None:
         length.sub_(3.0)
     context, density = layer(*inputs)
     assert len(density.mesh.nodes) > before
-    assert close(context, fresh(layer, inputs, constant(float(kernel.lengthscale.detach()))), 1e-9)
+    assert apart(context, fresh(layer, inputs, frozen(RBF, kernel.lengthscale.item()))) < 1e-9
 
 
 def test_meshes_are_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,13 +243,12 @@ def test_meshes_are_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_meshes_follow_what_a_function_has_learned() -> None:
     length, inputs = torch.tensor(0.3, dtype=DOUBLE, requires_grad=True), data()
-    gaussian = lambda x, z: torch.exp(-0.5 * ((x - z.mT) / length).square())  # noqa: E731
-    layer = make_layer("kernel", kernel=gaussian)
+    layer = make_layer("kernel", kernel=bell(length))
     layer(*inputs)
     length.data.mul_(0.5)
-    assert close(layer(*inputs)[0], fresh(layer, inputs, constant(0.15)), 1e-6)
-    layer.score_proj.kernel = lambda x, z: torch.exp(-0.5 * ((x - z.mT) / 0.1).square())
-    assert close(layer(*inputs)[0], fresh(layer, inputs, constant(0.1)), 1e-6)
+    assert apart(layer(*inputs)[0], fresh(layer, inputs, frozen(RBF, 0.15))) < 1e-6
+    layer.score_proj.kernel = bell(0.1)
+    assert apart(layer(*inputs)[0], fresh(layer, inputs, frozen(RBF, 0.1))) < 1e-6
 
 
 # Learned alphas
@@ -327,9 +315,9 @@ def test_content_is_an_inner_product_with_a_key_function() -> None:
     centred = function - one * keys.mean(1, keepdim=True)
     queries, centred = (x.unflatten(-1, (2, 2)) for x in (score.q_proj(query), centred))
     f = torch.einsum("bqhe,bthe->tbhq", queries, centred) / math.sqrt(2)
-    assert close(density.score(t[0].reshape(-1, 1, 1, 1)), f, 1e-10)
+    assert apart(density.score(t[0].reshape(-1, 1, 1, 1)), f) < 1e-10
     p = (1 + 0.5 * (f - density.log_normalizer)).clamp_min(0).square()
-    assert close(density.prob(t[0].reshape(-1, 1, 1, 1)), p, 1e-9)
+    assert apart(density.prob(t[0].reshape(-1, 1, 1, 1)), p) < 1e-9
     assert ((p == 0).double().mean((0, 1, 3)) > 0.1).all()
 
 
@@ -345,7 +333,7 @@ def test_sharp_contents_are_resolved(alpha: float, size: float) -> None:
         layer.score_proj.q_proj.weight.mul_(size / float(spread.mean()))
         density = layer(*inputs)[1]
     exact = density.to_float64()
-    assert close(density.expect(basis).double(), exact.expect(basis.double()), 2e-6)
+    assert apart(density.expect(basis).double(), exact.expect(basis.double())) < 2e-6
 
 
 def test_contents_in_half_precision_have_the_domain_of_the_basis() -> None:

@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from battery import DOUBLE, SINGLE
-from cases_kernel import distance
+from battery import DOUBLE, SINGLE, apart
+from cases_kernel import bell
 from entmax import entmax_bisect
 from references import Array, Kernel
 from refusals import refused
@@ -65,8 +65,8 @@ def test_means_and_gradients_are_those_of_quadrature(name: str, alpha: float, si
         p = rpm(BasisExpansion(own, basis.to(dtype)), alpha, UNIT)
         found = p.expect(copy.deepcopy(TARGET).to(dtype))
         (grad,) = torch.autograd.grad((found * above.to(dtype)).sum(), own)
-        assert distance(found, due) < most
-        assert distance(grad, np.stack(slopes)) < most_grad
+        assert apart(found, due) < most
+        assert apart(grad, np.stack(slopes)) < most_grad
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
@@ -89,10 +89,7 @@ def test_gaussian_functions_are_gaussian_kernels() -> None:
     weights = torch.tensor([[3.0, -2.0, 4.0], [1.0, 2.0, -3.0]], dtype=DOUBLE)
     peak = width * math.sqrt(2 * math.pi)
 
-    def kernel(x: Tensor, z: Tensor) -> Tensor:
-        return torch.exp(-0.5 * ((x - z.mT) / width).square())
-
-    p = KernelDeformedExp(weights, points, kernel, alpha=1.5)
+    p = KernelDeformedExp(weights, points, bell(width), alpha=1.5)
     score = BasisExpansion(peak * weights, GaussianRBF(points, width))
     q = KernelDeformedExp.from_score(score, UNIT, 1.5)
     t = torch.linspace(0, 1, 50, dtype=DOUBLE).unsqueeze(-1)

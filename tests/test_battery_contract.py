@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,33 +16,23 @@ from sparsefam import SparseDistribution
 Member = Callable[[SparseDistribution], Tensor]
 
 # Every member that takes no argument: those of the batch shape, and those with the event's.
-NUMBERS: dict[str, Member] = {
-    "alpha": lambda p: p.alpha,
-    "entropy": lambda p: p.entropy(),
-    "tsallis_entropy": lambda p: p.tsallis_entropy(),
-    "log_normalizer": lambda p: p.log_normalizer,
-}
-EVENTS: dict[str, Member] = {
-    "mean": lambda p: p.mean,
-    "variance": lambda p: p.variance,
-    "stddev": lambda p: p.stddev,
-    "mode": lambda p: p.mode,
-    "deterministic_sample": lambda p: p.deterministic_sample,
-}
-ONLY_NUMBERS: dict[str, Member] = {
-    "median": lambda p: p.median,
-    "skewness": lambda p: p.skewness,
-    "kurtosis": lambda p: p.kurtosis,
-}
-MATRICES: dict[str, Member] = {"covariance_matrix": lambda p: p.covariance_matrix}
+NUMBERS = ("alpha", "entropy", "tsallis_entropy", "log_normalizer")
+EVENTS = ("mean", "variance", "stddev", "mode", "deterministic_sample")
+ONLY_NUMBERS = ("median", "skewness", "kurtosis")
+
+
+def value_of(name: str, p: SparseDistribution) -> Tensor:
+    """Of a property, or of a method."""
+    member = getattr(p, name)
+    return member if isinstance(member, Tensor) else member()
 
 
 def members(case: Case) -> dict[str, tuple[Member, Size]]:
     """Each member with the shape that follows the batch's."""
     shape = case.event_shape
-    own = (MATRICES, shape + shape) if shape else (ONLY_NUMBERS, Size())
+    own = (("covariance_matrix",), shape + shape) if shape else (ONLY_NUMBERS, Size())
     groups = [(NUMBERS, Size()), (EVENTS, shape), own]
-    return {name: (member, tail) for group, tail in groups for name, member in group.items()}
+    return {name: (partial(value_of, name), tail) for group, tail in groups for name in group}
 
 
 @every_dtype

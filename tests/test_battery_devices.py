@@ -10,7 +10,6 @@ from cases import SCALARS, every_scalar, weighed
 from functions import arguments, every_function, function, functions, gradients
 from layers import KINDS, data, make_layer
 from torch import Tensor
-from torch.distributions import Distribution
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 
@@ -81,12 +80,6 @@ READS_VALUES: dict[str, tuple[str, ...]] = {
     "Truncated-Gamma": ("support", *DIVERGENCES),
     "Mixture-Truncated": ("support", *DIVERGENCES, "icdf", "rsample"),
 }
-
-
-@pytest.fixture
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without validation, which reads values."""
-    monkeypatch.setattr(Distribution, "_validate_args", False)
 
 
 def on_meta(x: Tensor) -> Tensor:

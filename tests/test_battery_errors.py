@@ -39,15 +39,6 @@ def test_shapes_that_do_not_broadcast_are_named(case: Case) -> None:
         case.family.make(**leaves)
 
 
-@every_scalar
-def test_arguments_that_are_no_numbers_are_named(case: Case) -> None:
-    name = next(iter(case.parameters))
-    with pytest.raises(
-        ValueError, match=rf"{name} must be a (number or a |floating )?tensor.*, got 'left'"
-    ):
-        case.family.make(**constants(case) | {name: "left"})
-
-
 @every_case
 def test_values_of_a_wrong_kind_are_refused(case: Case) -> None:
     p = case()
@@ -66,8 +57,11 @@ def test_values_of_a_wrong_kind_are_refused(case: Case) -> None:
 
 
 @every_univariate_case
-def test_masses_orders_and_ends_of_a_wrong_kind_are_refused(case: Case) -> None:
+def test_levels_masses_orders_and_ends_of_a_wrong_kind_are_refused(case: Case) -> None:
     p = case()
+    for bad in (-0.01, 1.01):
+        with pytest.raises(ValueError, match=rf"value must be a probability.*{bad}"):
+            p.icdf(torch.full(p.batch_shape, bad, dtype=DOUBLE))
     for bad in (0.0, 1.0, -0.5, math.nan):
         with pytest.raises(ValueError, match=rf"mass must be in \(0, 1\), got {bad}"):
             p.highest_density(bad)
@@ -96,11 +90,14 @@ def test_vectors_have_no_distribution_functions(case: Case) -> None:
 
 
 @every_multivariate_scalar
-def test_values_of_another_dimension_are_refused(case: Case) -> None:
+def test_values_and_coordinates_of_another_dimension_are_refused(case: Case) -> None:
     p, dim = case(), case.event_shape[0]
     for shape in ((), (dim + 1,), (4, dim + 1), (dim, dim + 1)):
         with pytest.raises(ValueError, match=rf"value must .*event shape \({dim},\).*got shape"):
             p.log_prob(torch.zeros(shape, dtype=DOUBLE))
+    for bad in ([0.5], "a", [], [dim], 0.5, None, [True], ["a"]):
+        with pytest.raises(ValueError, match="indices must be distinct integers from .*got"):
+            p.marginal(bad)
 
 
 @every_multivariate_scalar
@@ -140,7 +137,10 @@ def test_validation_may_be_switched_off(case: Case) -> None:
 
 @every_scalar
 def test_arguments_of_a_wrong_kind_are_named(case: Case) -> None:
-    p = case()
+    p, name = case(), next(iter(case.parameters))
+    rule = rf"{name} must be a (number or a |floating )?tensor.*, got 'left'"
+    with pytest.raises(ValueError, match=rule):
+        case.family.make(**constants(case) | {name: "left"})
     for shape in (-1, "ab", (2, -1), (0.5,), None):
         with pytest.raises(ValueError, match=r"sample_shape must be .* sizes, .*got"):
             p.sample(shape)
@@ -172,10 +172,3 @@ def test_parameters_may_be_on_the_meta_device(case: Case) -> None:
     t = torch.zeros(3, *p.event_shape, dtype=DOUBLE, device="meta")
     assert p.log_prob(t).shape == (3,)
     assert (p.entropy().is_meta, p.mean.shape) == (True, p.event_shape)
-
-
-@every_multivariate_scalar
-def test_coordinates_that_are_no_integers_are_named(case: Case) -> None:
-    for bad in ([0.5], "a", [], [case.event_shape[0]], 0.5, None, [True], ["a"]):
-        with pytest.raises(ValueError, match="indices must be distinct integers from .*got"):
-            case().marginal(bad)

@@ -5,12 +5,11 @@ import math
 
 import pytest
 import torch
-from battery import DOUBLE, Case, bases, bounded, frame, located
+from battery import DOUBLE, Case, bases, bounded, frame, located, one_graph
 from cases import BATCHES, SCALARS, compiled, every_case, every_dtype, in_part, weighed
 from functions import PAIRS, arguments, asked, every_function, function, functions, gradients
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
-from torch.distributions import Distribution
 
 
 # Derivatives
@@ -108,8 +107,6 @@ def test_off_the_support_all_is_zero(case: Case, dtype: torch.dtype) -> None:
 
 
 # Functional transforms
-
-
 # Quantiles of kernel densities are found among panels, of which each level has its own, and
 # their supports, which divergences ask for, are searched.
 MAPPED = [
@@ -175,15 +172,10 @@ COMPILED = [compiled(case, name) for case in SCALARS for name in traceable(case)
 
 
 @pytest.mark.parametrize(("case", "name"), COMPILED)
-def test_compiles_in_one_graph(case: Case, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # torch's own validation does not trace; its first compilation switches it off.
-    monkeypatch.setattr(Distribution, "_validate_args", False)
+def test_compiles_in_one_graph(case: Case, name: str, unchecked: None) -> None:
     inputs, evaluate = arguments(case, name), function(case, name)
     expected = evaluate(*inputs)
     slopes = gradients(expected, inputs)
-    torch._dynamo.reset()
-    whole = torch.compile(evaluate, fullgraph=True, backend="aot_eager")
-    found = whole(*inputs)
+    found = one_graph(evaluate)(*inputs)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
-    for a, b in zip(gradients(found, inputs), slopes, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-13)
+    torch.testing.assert_close(gradients(found, inputs), slopes, rtol=1e-11, atol=1e-13)

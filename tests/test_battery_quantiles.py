@@ -13,14 +13,6 @@ from sparsefam import SparseDistribution
 from sparsefam.numerics.roots import increasing_root
 
 
-@every_univariate_case
-def test_levels_must_be_probabilities(case: Case) -> None:
-    p = case()
-    for bad in (-0.01, 1.01):
-        with pytest.raises(ValueError, match=rf"value must be a probability.*{bad}"):
-            p.icdf(torch.full(p.batch_shape, bad, dtype=DOUBLE))
-
-
 def places(p: SparseDistribution) -> Tensor:
     """Locations (11, *batch) from end to end of the support, or within six deviations."""
     lower, upper = ends(p)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from cases_kernel import bell
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -27,12 +28,8 @@ def by_kernel(x: Tensor) -> Tensor:
     base = torch.distributions.Uniform(x.new_zeros(()), x.new_ones(()))
     weights = torch.cat([x, 1 + x], -1)
     points = POINTS[:4].to(x)
-    p = sf.KernelDeformedExp(weights, points, near, base, x.new_tensor(1.5))
+    p = sf.KernelDeformedExp(weights, points, bell(0.1), base, x.new_tensor(1.5))
     return p.expect(LINE)
-
-
-def near(x: Tensor, y: Tensor) -> Tensor:
-    return torch.exp(-50 * torch.cdist(x, y).square())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

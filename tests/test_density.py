@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from battery import DOUBLE
+from refusals import refused
 from scipy import stats
 from torch import Tensor
 from torch.distributions import kl_divergence
 
 from sparsefam import Density, Mixture, Normal, Truncated, TruncatedParabola, bases
 
-DOUBLE = torch.float64
 LEVELS = torch.tensor([1e-6, 0.01, 0.3, 0.5, 0.9, 0.999], dtype=DOUBLE)
 
 
@@ -113,8 +114,7 @@ def test_breakpoints_may_be_learned() -> None:
     assert torch.autograd.gradcheck(mean, edge)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "rule"),
+test_bad_arguments_are_named = refused(
     [
         ((3.0, 0.0, 1.0), "log_prob must be a function of locations, got 3.0"),
         ((torch.neg, 2.0, 1.0), "low must be below high"),
@@ -127,7 +127,5 @@ def test_breakpoints_may_be_learned() -> None:
         ((lambda t: -1.5 * t.log(), 0.0, 1.0), "smooth between breakpoints"),
         ((torch.neg, 0.0, 1.0, ["left"]), r"breakpoints\[0\] must be a number or a tensor"),
     ],
+    of=lambda arguments: Density(*arguments),
 )
-def test_bad_arguments_are_named(arguments: tuple[Any, ...], rule: str) -> None:
-    with pytest.raises(ValueError, match=rule):
-        Density(*arguments)

@@ -9,7 +9,8 @@ import numpy as np
 import pyro.distributions as pyro_distributions
 import pytest
 import torch
-from cases_kernel import POINTS, kernel_density, rbf
+from battery import DOUBLE, SINGLE
+from cases_kernel import POINTS, bell, kernel_density, rbf
 from laws import LAWS, NARROW, Array, divergence, integral
 from scipy import stats
 from scipy.integrate import quad
@@ -17,7 +18,7 @@ from scipy.special import beta, roots_legendre
 from torch import Tensor
 from torch import distributions as td
 from torch.distributions import kl_divergence
-from vectors import DOUBLE, SINGLE, centre, elliptical, factor, member
+from vectors import centre, elliptical, factor, member
 
 import sparsefam as sf
 
@@ -520,19 +521,7 @@ def test_against_independent_ones(dim: int, alpha: float) -> None:
         assert kl_divergence(p, box).item() == pytest.approx(expected, abs=1e-12)
 
 
-def grid(count: int) -> tuple[Tensor, Tensor]:
-    """Nodes (Q, 2) and weights of the unit square."""
-    x, w = (
-        (torch.as_tensor(a) + b) / 2 for a, b in zip(roots_legendre(count), (1, 0), strict=True)
-    )
-    return torch.cartesian_prod(x, x), torch.outer(w, w).flatten()
-
-
-PLANE_POINTS, PLANE_WIDTH = ((0.25, 0.3125), (0.75, 0.625)), 0.3125
-
-
-def plane_rbf(x: Tensor, z: Tensor) -> Tensor:
-    return torch.exp(-0.5 * (x.unsqueeze(1) - z.unsqueeze(0)).square().sum(-1) / PLANE_WIDTH**2)
+PLANE_POINTS, plane_rbf = ((0.25, 0.3125), (0.75, 0.625)), bell(0.3125)
 
 
 def kernel(weights: tuple[float, float], dtype: torch.dtype = DOUBLE) -> Any:
@@ -543,7 +532,8 @@ def kernel(weights: tuple[float, float], dtype: torch.dtype = DOUBLE) -> Any:
 @pytest.mark.parametrize("dtype", [SINGLE, DOUBLE])
 def test_laws_of_the_unit_square(dtype: torch.dtype) -> None:
     """Kernel densities and the uniform one, in each other and in others: (law, logarithm)."""
-    t, rule = grid(60)
+    x, w = (torch.from_numpy(a) / 2 for a in roots_legendre(60))
+    t, rule = torch.cartesian_prod(0.5 + x, 0.5 + x), torch.outer(w, w).flatten()
 
     def kernels(weights: tuple[float, float]) -> tuple[Any, Tensor]:
         score = plane_rbf(t, torch.tensor(PLANE_POINTS)) @ torch.tensor(weights, dtype=DOUBLE)

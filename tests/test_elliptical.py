@@ -67,8 +67,6 @@ def test_the_normal_is_torchs(name: str) -> None:
 
 
 # Accuracy
-
-
 @every_dtype
 @pytest.mark.parametrize("dim", [2, 5])
 def test_log_prob_of_thin_ellipsoids(dim: int, dtype: torch.dtype) -> None:
@@ -110,8 +108,6 @@ def exact_log_prob(p: MultivariateBetaGaussian, t: Tensor) -> tuple[float, float
 
 
 # Samples
-
-
 @every_dtype
 @pytest.mark.parametrize("dim", [1, 8])
 @pytest.mark.parametrize("value", [1.02, 3.0])
@@ -123,7 +119,8 @@ def test_draws_move_with_alpha_like_quantiles(value: float, dim: int, dtype: tor
     (slope,) = torch.autograd.grad(squared.sum(), alpha)
     # The quantile function's slope by a central difference, at the level of each draw.
     with mpmath.workdps(40):
-        levels = [_level(s, dim, 1 / (value - 1)) for s in squared.tolist()]
+        a, b = mpmath.mpf(dim) / 2, 1 / (value - 1) + 1
+        levels = [float(mpmath.betainc(a, b, 0, s, regularized=True)) for s in squared.tolist()]
     step = 1e-4 * (value - 1)
     high, low = (
         betaincinv(dim / 2, 1 / (value + s - 1) + 1, np.array(levels)) for s in (step, -step)
@@ -136,18 +133,12 @@ def test_draws_move_with_alpha_like_quantiles(value: float, dim: int, dtype: tor
     assert known.sum() > 35
 
 
-def _level(squared: float, dim: int, m: float) -> float:
-    return float(mpmath.betainc(mpmath.mpf(dim) / 2, m + 1, 0, squared, regularized=True))
-
-
 # Arguments
 EYE = torch.eye(2)
 SINGULAR = torch.tensor([[1.0, 1.0], [1.0, 1.0]])
 UPPER = torch.tensor([[0.0, 0.5], [0.0, 0.0]])
 ZERO = torch.zeros(2)
 REMEDY = r"add a small multiple of the identity, or model the subspace"
-
-
 test_bad_arguments_are_named = refused(
     [
         (lambda: MultivariateBetaGaussian.from_sigma(ZERO, EYE, 1.0), "alpha must be greater than"),

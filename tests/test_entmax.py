@@ -4,12 +4,12 @@ import mpmath
 import numpy as np
 import pytest
 import torch
+from battery import DOUBLE, one_graph
+from cases import every_dtype
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from sparsefam.numerics.entmax import entmax
-
-DOUBLE = torch.float64
 
 
 def exactly(scores: Tensor, alpha: float) -> Tensor:
@@ -35,7 +35,7 @@ def exactly(scores: Tensor, alpha: float) -> Tensor:
     ("alpha", "spread"),
     [(1.001, 1.0), (1.5, 0.01), (1.5, 100.0), (2.0, 1.0), (2.5, 1.0), (5.0, 100.0), (12.0, 0.01)],
 )
-@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+@every_dtype
 def test_probabilities_are_exact(dtype: torch.dtype, alpha: float, spread: float) -> None:
     # The reference takes many digits, and as much time, where powers are steep.
     scores = spread * torch.randn(*((2, 8) if alpha < 4 else (1, 4))).to(dtype)
@@ -49,7 +49,7 @@ def test_probabilities_are_exact(dtype: torch.dtype, alpha: float, spread: float
 
 
 @pytest.mark.parametrize("alpha", [1.5, 2.0, 3.0])
-@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+@every_dtype
 def test_scores_that_nearly_tie_or_are_many(dtype: torch.dtype, alpha: float) -> None:
     tied = torch.zeros(4, 4, dtype=dtype)
     # The second score is next to the threshold of the first, 1 / (alpha - 1) below.
@@ -87,9 +87,8 @@ def test_transforms_and_compiled_graphs(alpha: float) -> None:
     torch.testing.assert_close(torch.func.jacfwd(lambda f: entmax(f, alpha))(scores), due)
     mapped = torch.func.vmap(torch.func.jacrev(lambda f: entmax(f, alpha)))(scores)
     torch.testing.assert_close(mapped, torch.stack([due[i, :, i] for i in range(3)]))
-    torch.compiler.reset()
-    compiled = torch.compile(lambda f: entmax(f, alpha), fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(scores), entmax(scores, alpha), rtol=0, atol=1e-15)
+    found = one_graph(lambda f: entmax(f, alpha))(scores)
+    torch.testing.assert_close(found, entmax(scores, alpha), rtol=0, atol=1e-15)
     if alpha > 1:
         index = torch.tensor(alpha, dtype=DOUBLE)
         _, moved = torch.func.jvp(lambda a: entmax(scores, a), (index,), (torch.ones_like(index),))
@@ -115,7 +114,7 @@ def test_gradients_where_a_probability_is_small() -> None:
     torch.testing.assert_close(jacobian, torch.tensor(due, dtype=DOUBLE), rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+@every_dtype
 @pytest.mark.parametrize("alpha", [1.0, 1 + 2.0**-20, 1.125])
 def test_the_derivative_in_alpha_keeps_its_digits_next_to_one(
     dtype: torch.dtype, alpha: float

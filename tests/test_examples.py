@@ -36,8 +36,6 @@ DOUBLE = torch.float64
 
 
 # The tour
-
-
 @pytest.mark.slow
 def test_the_tour_completes_its_page_after_every_stage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -91,8 +89,6 @@ def test_missing_recordings_name_the_package(monkeypatch: pytest.MonkeyPatch) ->
 
 
 # Streams, recall and video
-
-
 @pytest.mark.slow
 def test_the_conclusions_on_streams_hold() -> None:
     _, _, errors = stream.compare(0, 15, (3e-2,), 4000)
@@ -131,8 +127,6 @@ def test_functions_recall_frames_between_those_kept(
 
 
 # Tutorials: densities, daylight, pickups, reviews
-
-
 def test_zeros_are_worth_what_the_tutorial_says() -> None:
     text = (TUTORIALS / "estimation.md").read_text(encoding="utf-8")
     petals, concavity, _ = estimation.load()
@@ -210,8 +204,6 @@ def test_sets_with_gaps_are_shorter_than_intervals(tmp_path: Path) -> None:
 
 
 # Gallery
-
-
 def test_errors_are_where_the_picture_says() -> None:
     closed, nodes, ours = gallery.errors(torch.tensor([1e-3, 3.0, 1e3], dtype=DOUBLE)).values()
     assert closed[0] > 1 and max(closed[1:]) < 1e-6

@@ -28,7 +28,7 @@ CHECKS: list[tuple[Callable[..., None], str, dict[str, Any]]] = [
     (contract.test_expand_copies_nothing_and_changes_nothing, "batch", {}),
     (contract.test_a_batch_is_its_parts_however_they_are_made, "batch", {}),
     (errors.test_bad_parameters_are_named_with_their_value, "batch", {}),
-    (expectations.test_escorts_are_powers_on_the_same_support, "batch", {}),
+    (expectations.test_escorts_are_powers_on_the_same_support_or_refused, "batch", {}),
     (expectations.test_expectations_of_bases, "scalar", {"name": "GaussianRBF"}),
     (expectations.test_expectations_of_bases, "scalar", {"name": "Fourier"}),
     (gradients.test_first_derivatives, "scalar", {"name": "expect-Fourier"}),

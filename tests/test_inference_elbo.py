@@ -8,6 +8,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from battery import DOUBLE
 from pyro.infer import RenyiELBO, Trace_ELBO
 from refusals import refused
 from torch import Tensor
@@ -15,7 +16,6 @@ from torch import Tensor
 import sparsefam as sf
 from sparsefam.inference import FenchelYoungELBO, TsallisELBO
 
-DOUBLE = torch.float64
 ZERO, ONE = torch.tensor([0.0, 1.0], dtype=DOUBLE)
 PRIORS = {"smooth": sf.BetaGaussian(ZERO, ONE, 1.5), "jump": sf.BetaGaussian(ZERO, ONE, math.inf)}
 COINS = torch.tensor([1.0, 0.0, 1.0, 0.0], dtype=DOUBLE)
@@ -158,8 +158,6 @@ def free_energy(prior: dist.Distribution) -> float:
 
 
 UNIFORM = dist.Uniform(ZERO, ONE, validate_args=False)
-
-
 test_bad_arguments_are_named = refused(
     [
         *(

@@ -7,6 +7,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from battery import DOUBLE
 from pyro import poutine
 from pyro.infer import SVI, Trace_ELBO
 from pyro.infer.autoguide import AutoNormal
@@ -22,7 +23,6 @@ from sparsefam.inference import (
     TsallisELBO,
 )
 
-DOUBLE = torch.float64
 ZERO, ONE = torch.tensor([0.0, 1.0], dtype=DOUBLE)
 
 

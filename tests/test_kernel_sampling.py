@@ -8,7 +8,7 @@ import pyro.contrib.gp.kernels as gp
 import pytest
 import torch
 from battery import DOUBLE
-from cases_kernel import ONE, POINTS, TWO, WIDTH, frozen, jacobian, kernel_density
+from cases_kernel import ONE, POINTS, TWO, WIDTH, bell, frozen, jacobian, kernel_density
 from references import Array, Kernel, gaussian
 from scipy import stats
 from torch import Tensor
@@ -23,11 +23,6 @@ from sparsefam.distributions import kernel_vectors
 def make(weights: Tensor, alpha: float, inside: bool = True) -> SparseDistribution:
     points = torch.tensor(POINTS, dtype=weights.dtype)
     return kernel_density(weights, points, frozen(gp.RBF, WIDTH), None, alpha, inside)
-
-
-def exact(weights: list[float], alpha: float, inside: bool = True) -> Kernel:
-    points = np.array(POINTS)
-    return Kernel(np.array(weights), points, gaussian(WIDTH), WIDTH, alpha=alpha, inside=inside)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -62,7 +57,8 @@ def test_components_on_several_intervals_have_the_exact_gradient(
 ) -> None:
     torch.manual_seed(0)
     weights = torch.tensor(TWO, dtype=DOUBLE, requires_grad=True)
-    p, r = make(weights, alpha, inside), exact(TWO, alpha, inside)
+    p, points = make(weights, alpha, inside), np.array(POINTS)
+    r = Kernel(np.array(TWO), points, gaussian(WIDTH), WIDTH, alpha=alpha, inside=inside)
     assert not p.has_rsample
     assert len(r.edges) == 4
     # In parts with graphs of their own, whose gradients give the noise of their mean's.
@@ -112,15 +108,11 @@ OWN = torch.stack([PLANE, 1 - PLANE[:, [1, 0]]])
 LEFT, RIGHT = [4.0, -6.0, 3.0], [1.0, 5.0, -2.0]
 
 
-def bump(x: Tensor, z: Tensor) -> Tensor:
-    return torch.exp(-0.5 * torch.cdist(x, z).square() / SIZE**2)
-
-
 def of_vectors(
     weights: Any, points: Tensor, alpha: float | Tensor, inside: bool = True, base: Any = None
 ) -> SparseDistribution:
     return kernel_density(
-        torch.as_tensor(weights, dtype=points.dtype), points, bump, base, alpha, inside
+        torch.as_tensor(weights, dtype=points.dtype), points, bell(SIZE), base, alpha, inside
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from battery import DOUBLE
 from refusals import refused
 from torch import Tensor
 
@@ -20,7 +21,6 @@ from sparsefam.attention import (
 from sparsefam.bases import GaussianRBF
 
 BASIS = GaussianRBF.grid(12, widths=0.08)
-DOUBLE = torch.float64
 
 
 def sequence(batch: int = 2, length: int = 60, channels: int = 3) -> tuple[Tensor, Tensor]:

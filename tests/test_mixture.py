@@ -3,13 +3,14 @@
 import math
 import pickle
 from collections.abc import Callable
-from typing import Any
 
 import pyro
 import pyro.distributions
 import pytest
 import torch
+from battery import SINGLE, number
 from laws import DISJOINT, DOUBLE, HALF_LINE, NORMALS, UNLIKE, logits
+from refusals import refused
 from scipy import stats
 from torch import Tensor
 from torch import distributions as td
@@ -21,12 +22,7 @@ from sparsefam import bases
 from sparsefam.scores import LogDensity
 from sparsefam.supports import AnyOf, IntervalUnion, RealLine
 
-SINGLE = torch.float32
 NAN, INF = math.nan, math.inf
-
-
-def double(values: Any, requires_grad: bool = False) -> Tensor:
-    return torch.tensor(values, dtype=DOUBLE, requires_grad=requires_grad)
 
 
 # Components of several classes; those of one class are in the battery
@@ -41,7 +37,7 @@ def unlike(logits: Tensor, loc: Tensor, scale: Tensor) -> sf.Mixture:
 
 
 HILLS = bases.GaussianRBF([-0.3, 0.2, 0.8], [0.1, 0.5, 3.0]).double()
-AT, LEVELS = double([0.3, -0.2]), double([0.2, 0.7])
+AT, LEVELS = number([0.3, -0.2]), number([0.2, 0.7])
 MEMBERS: dict[str, Ask] = {
     "log_prob": lambda p: p.log_prob(AT),
     "cdf": lambda p: p.cdf(AT),
@@ -58,19 +54,22 @@ MEMBERS: dict[str, Ask] = {
 
 @pytest.mark.parametrize("name", ["icdf", "entropy", "expect"])
 def test_derivatives_are_those_of_differences(name: str) -> None:
-    loc = double([[0.5, -0.6, 0.1], [-0.3, 0.4, 0.8]], requires_grad=True)
-    weights = double([[0.5, -1.0, 0.25], [0.0, 1.5, -0.5]], requires_grad=True)
-    scale = double([[0.8, 1.0, 0.9], [1.05, 0.75, 0.85]], requires_grad=True)
+    loc = number([[0.5, -0.6, 0.1], [-0.3, 0.4, 0.8]]).requires_grad_()
+    weights = number([[0.5, -1.0, 0.25], [0.0, 1.5, -0.5]]).requires_grad_()
+    scale = number([[0.8, 1.0, 0.9], [1.05, 0.75, 0.85]]).requires_grad_()
     assert gradcheck(lambda *x: MEMBERS[name](unlike(*x)), (weights, loc, scale))
 
 
 # Batches
 def test_parts_of_a_batch_take_components_of_torch_with_them() -> None:
-    rate = double([[1.5], [2.5]], requires_grad=True)
-    loc = double([-1.0, 0.5, 2.0], requires_grad=True)
+    rate = number([[1.5], [2.5]]).requires_grad_()
+    loc = number([-1.0, 0.5, 2.0]).requires_grad_()
     moved = td.TransformedDistribution(td.Normal(loc, 1.0), [td.AffineTransform(loc, 0.5)])
     parts = [td.Gumbel(loc, 0.5), td.Gamma(rate, rate.detach()), td.Uniform(loc, loc + 1), moved]
-    p = sf.Mixture(logits(2, 3, 3, 1, 2), [*parts, sf.Triangular(loc, rate)])
+    parts += [td.LogNormal(loc, rate), td.HalfNormal(rate), td.Beta(rate, loc.exp())]
+    both = td.Normal(torch.stack([loc, 2 * loc], -1), 1.0)
+    parts += [td.MixtureSameFamily(td.Categorical(torch.ones(3, 2)), both)]
+    p = sf.Mixture(logits(2, 3, 3, 1, 2, 1, 1, 1, 1), [*parts, sf.Triangular(loc, rate)])
     t = torch.linspace(-1, 3, 9, dtype=DOUBLE).reshape(-1, 1, 1).expand(-1, 2, 3)
     mask = torch.tensor([[True, False, True]] * 2)
     for index in ((1,), (slice(None), 2), (..., slice(1, None)), (mask,)):
@@ -135,10 +134,10 @@ def test_excluded_components_count_for_nothing() -> None:
 
 def test_excluded_components_may_be_infinite() -> None:
     """Their means, their densities: none of the others' values and gradients becomes NaN."""
-    weights = double([0.0, -INF, 1.0], requires_grad=True)
-    one, half = double(1.0), double(0.5)
+    weights = number([0.0, -INF, 1.0]).requires_grad_()
+    one, half = number(1.0), number(0.5)
     own = [td.Uniform(-one, one), td.Uniform(0 * one, 3 * one)]
-    kept = double([0.0, 1.0], requires_grad=True)
+    kept = number([0.0, 1.0]).requires_grad_()
     for excluded in (td.Pareto(half, half), td.Cauchy(0 * one, one)):
         p, q = sf.Mixture(weights, [own[0], excluded, own[1]]), sf.Mixture(kept, own)
         for ask in (
@@ -197,8 +196,8 @@ def test_nested_mixtures_are_mixtures() -> None:
 def test_quantiles_skip_gaps_and_end_where_the_support_does() -> None:
     p = DISJOINT.made(DOUBLE)
     # At 0.3 exactly everything in the gap would do; the left end is the smallest.
-    u = double([0.0, 0.3 - 1e-15, 0.3 + 1e-15, 0.9 + 1e-15, 1.0])
-    assert_close(p.icdf(u), double([-1.0, 1.0, 2.5, 4.25, 6.75]), rtol=0, atol=1e-6)
+    u = number([0.0, 0.3 - 1e-15, 0.3 + 1e-15, 0.9 + 1e-15, 1.0])
+    assert_close(p.icdf(u), number([-1.0, 1.0, 2.5, 4.25, 6.75]), rtol=0, atol=1e-6)
     dense = torch.cat([0.3 + torch.linspace(-1e-6, 1e-6, 4001).double(), torch.rand(4000).double()])
     assert p.support.check(p.icdf(dense)).all()
     assert p.support.check(DISJOINT.made(SINGLE).icdf(dense.float())).all()
@@ -234,7 +233,7 @@ def test_over_gaps_draws_have_no_derivative() -> None:
 
 def test_draws_of_components_have_right_derivatives_over_gaps() -> None:
     weights = logits(0.3, 0.6, 0.1).requires_grad_()
-    loc, scale = double([0.0, 3.0, 5.5], True), double([1.0, 0.5, 1.25], True)
+    loc, scale = number([0.0, 3.0, 5.5]).requires_grad_(), number([1.0, 0.5, 1.25]).requires_grad_()
     args = (weights, loc, scale)
     p = parabolas(*args)
     # E[t^2] is the sum of pi_k (loc_k^2 + scale_k^2/5).
@@ -260,9 +259,9 @@ def test_draws_of_components_have_right_derivatives_over_gaps() -> None:
 
 
 # Vectors
-LOGITS = double([0.3, -0.4, 0.1])
-LOC = double([[0.0, 0.0], [0.5, 0.25], [4.0, -1.0]])
-TRIL = double([[[1.0, 0.0], [0.5, 0.75]], [[0.5, 0.0], [-0.25, 0.5]], [[0.75, 0.0], [0.0, 1.25]]])
+LOGITS = number([0.3, -0.4, 0.1])
+LOC = number([[0.0, 0.0], [0.5, 0.25], [4.0, -1.0]])
+TRIL = number([[[1.0, 0.0], [0.5, 0.75]], [[0.5, 0.0], [-0.25, 0.5]], [[0.75, 0.0], [0.0, 1.25]]])
 
 
 def v_normals(logits: Tensor = LOGITS, loc: Tensor = LOC, tril: Tensor = TRIL) -> sf.Mixture:
@@ -305,7 +304,7 @@ def test_draws_have_the_moments(make: Callable[..., sf.Mixture]) -> None:
 @every_mixture_of_vectors
 def test_derivatives_of_mixtures_of_vectors(make: Callable[..., sf.Mixture]) -> None:
     leaves = [x.clone().requires_grad_() for x in (LOGITS, LOC, TRIL)]
-    psi, t = bases.GaussianRBF(LOC + 0.1, 0.75).double(), double([[0.2, 0.1], [3.9, -0.8]])
+    psi, t = bases.GaussianRBF(LOC + 0.1, 0.75).double(), number([[0.2, 0.1], [3.9, -0.8]])
     assert gradcheck(lambda *x: make(*x).log_prob(t), leaves)
     assert gradcheck(lambda *x: make(*x).expect(psi), leaves)
     assert gradcheck(lambda *x: make(*x).covariance_matrix, leaves)
@@ -325,19 +324,19 @@ def test_vectors_of_torch_are_components() -> None:
         assert_close(p.log_prob(t), expected.log_prob(t))
         assert_close(p.mean, expected.mean)
         assert_close(p.variance, expected.variance)
-    shape = double([2.0, 3.0, 1.5])
+    shape = number([2.0, 3.0, 1.5])
     p = sf.Mixture(LOGITS[:2], [td.Dirichlet(shape), td.Dirichlet(shape + 1)])
     t = td.Dirichlet(shape).sample((5,))
     each = torch.stack([td.Dirichlet(shape + k).log_prob(t).exp() for k in range(2)])
     assert_close(p.prob(t), LOGITS[:2].softmax(0) @ each)
-    assert p.log_prob(double([0.5, 0.5, 0.5])) == -INF
+    assert p.log_prob(number([0.5, 0.5, 0.5])) == -INF
     assert p.sample((4,)).shape == (4, 3)
     with pytest.raises(NotImplementedError, match="Dirichlet"):
         p.expect(lambda t: t)
 
 
 def test_support_is_any_of_the_ellipsoids() -> None:
-    outside = double([[2.0, 0.0], [40.0, 1.0]])
+    outside = number([[2.0, 0.0], [40.0, 1.0]])
     for p in (
         paraboloids(),
         sf.Mixture(LOGITS, [sf.TruncatedParaboloid(LOC[k], TRIL[k]) for k in range(3)]),
@@ -348,7 +347,7 @@ def test_support_is_any_of_the_ellipsoids() -> None:
     found = paraboloids(loc=loc).log_prob(outside)
     assert (found == -INF).all()
     assert not torch.autograd.grad(found.sum(), loc)[0].any()
-    excluded = paraboloids(double([0.0, 0.0, -INF]))
+    excluded = paraboloids(number([0.0, 0.0, -INF]))
     assert excluded.support.check(LOC).tolist() == [True, True, False]
 
 
@@ -366,38 +365,35 @@ def test_what_mixtures_do_not_have() -> None:
     vectors = pickle.loads(pickle.dumps(paraboloids()))
     for ask in (vectors.cdf, vectors.icdf):
         with pytest.raises(NotImplementedError, match="densities of numbers only"):
-            ask(double([0.5, 0.5]))
-    theirs = td.VonMises(double(0.0), double(1.0))
+            ask(number([0.5, 0.5]))
+    theirs = td.VonMises(number(0.0), number(1.0))
     with pytest.raises(NotImplementedError, match="(?s)VonMises.* no differentiable"):
         sf.Mixture(torch.zeros(1), [theirs]).rsample_components()
 
 
-def number(*shape: int) -> sf.Normal:
+def normal(*shape: int) -> sf.Normal:
     return sf.Normal(torch.zeros(shape), 1.0)
 
 
-@pytest.mark.parametrize(
-    ("logits", "components", "message"),
+test_bad_arguments_are_named = refused(
     [
-        ([0.0, NAN], number(2), "(?s)logits .*numbers below inf.*nan"),
-        ([-INF, -INF], number(2), "(?s)logits .*at least one of them above -inf"),
-        ([0.0] * 3, number(2), r"logits must have shape \(\*batch, K\) for K = 2 .* got \(3,\)"),
-        ([[0.0] * 2] * 3, number(4, 2), r"components must .*\(3,\), got \[\(4,\)\]"),
-        ([0.0] * 2, number(), r"components must have batch shape \(\*batch, K >= 1\)"),
+        ([0.0, NAN], normal(2), "(?s)logits .*numbers below inf.*nan"),
+        ([-INF, -INF], normal(2), "(?s)logits .*at least one of them above -inf"),
+        ([0.0] * 3, normal(2), r"logits must have shape \(\*batch, K\) for K = 2 .* got \(3,\)"),
+        ([[0.0] * 2] * 3, normal(4, 2), r"components must .*\(3,\), got \[\(4,\)\]"),
+        ([0.0] * 2, normal(), r"components must have batch shape \(\*batch, K >= 1\)"),
         ([], [], "components must be a distribution .* or a sequence"),
         ([0.0] * 2, td.Poisson(torch.ones(2)), "components must be continuous, got Poisson"),
         (
             [0.0] * 2,
-            [number(2), number(3)],
+            [normal(2), normal(3)],
             r"components must have batches that broadcast .* got \[\(2,\), \(3,\)\]",
         ),
         (
             [0.0] * 2,
-            [number(), td.MultivariateNormal(torch.zeros(2), torch.eye(2))],
+            [normal(), td.MultivariateNormal(torch.zeros(2), torch.eye(2))],
             r"components must have one event shape, got \[\(\), \(2,\)\]",
         ),
     ],
+    of=lambda logits, components: sf.Mixture(torch.tensor(logits), components),
 )
-def test_bad_arguments_are_refused(logits: Any, components: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        sf.Mixture(torch.tensor(logits), components)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from battery import bases
+from battery import DOUBLE, bases
 from layers import SCORES, data, make_layer
 from pyro.nn import PyroModule
 from torch import Tensor, nn
@@ -22,7 +22,6 @@ from sparsefam.bases import GaussianRBF
 from sparsefam.losses import ClassificationHead, FenchelYoungLoss, RegressionHead
 from sparsefam.scores import Quadratic
 
-DOUBLE = torch.float64
 Answer = Callable[[nn.Module], Tensor]
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy
 import torch
+from battery import DOUBLE, one_graph
 from memory import allocated_megabytes
 from numpy.typing import NDArray
 from refusals import refused
@@ -20,7 +21,6 @@ from sparsefam.attention import RidgeRegression, ValueFunction, value_function
 from sparsefam.attention import regression as regression_module
 from sparsefam.bases import Basis, BSpline, Fourier, GaussianRBF, Polynomial
 
-DOUBLE = torch.float64
 CENTERS = torch.rand(9, 3, generator=torch.Generator().manual_seed(0))
 
 
@@ -36,11 +36,6 @@ def data(
 
 def rbf(n: int = 12, width: float = 0.1) -> GaussianRBF:
     return GaussianRBF(torch.linspace(0, 1, n, dtype=DOUBLE), width)
-
-
-def learned(n: int = 5) -> GaussianRBF:
-    centers = torch.linspace(0, 1, n, dtype=DOUBLE)
-    return GaussianRBF(nn.Parameter(centers), nn.Parameter(torch.tensor(0.2, dtype=DOUBLE)))
 
 
 def least_squares(basis: Basis, t: Tensor, values: Tensor, penalty: float) -> Tensor:
@@ -333,8 +328,10 @@ def test_backward_keeps_no_design(chunk_size: int | None, monkeypatch: pytest.Mo
         sizes.append(x.numel())
         return x
 
+    centers, width = (nn.Parameter(x) for x in (torch.linspace(0, 1, 16), torch.tensor(0.2)))
+    regression = RidgeRegression(GaussianRBF(centers, width).double(), chunk_size=chunk_size)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-        RidgeRegression(learned(16), chunk_size=chunk_size).fit(t, values, mask)
+        regression.fit(t, values, mask)
     # Nothing with a row for each observation and a column for each of 16 functions.
     assert max(sizes) < 50 * 16
 
@@ -385,8 +382,7 @@ def test_padding_changes_neither_fit_nor_gradients(basis: Basis, always_bands: N
         for x in moved:
             x.requires_grad_()
         short, padded = fit(*leaves), fit(*long, mask=mask)
-        for found, exact in zip(padded[:2], short[:2], strict=True):
-            torch.testing.assert_close(found, exact, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(padded[:2], short[:2], rtol=1e-10, atol=1e-12)
         for found, exact in zip(padded[2:], short[2:], strict=True):
             torch.testing.assert_close(found[:, :20], exact, rtol=1e-9, atol=1e-12)
             assert not found[:, 20:].any()
@@ -405,15 +401,13 @@ def test_fits_compile_map_and_keep_the_checks(always_bands: None) -> None:
         return torch.autograd.grad(function(*leaves), (*leaves, *regression.parameters()))
 
     expected = grads(loss)
-    torch._dynamo.reset()
-    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    compiled = one_graph(loss)
     torch.testing.assert_close(grads(compiled), expected, rtol=1e-10, atol=1e-12)
     with pytest.raises(RuntimeError, match="positions must be finite"):
         compiled((t * math.nan).requires_grad_(), values.clone().requires_grad_())
     several = torch.stack([values, 2 * values, values])
     each = torch.func.vmap(torch.func.grad(loss, (0, 1)), in_dims=(None, 0))(t, several)
-    for found, exact in zip(each, expected[:2], strict=True):
-        torch.testing.assert_close(found[2], exact, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close([x[2] for x in each], expected[:2], rtol=1e-10, atol=1e-12)
 
 
 def test_bands_of_pieces_add_up_and_weigh_observations(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -597,8 +591,6 @@ SUMS = RidgeRegression(rbf()).statistics(T, VALUES)
 BANDS = RidgeRegression(clamped(160)).statistics(T, VALUES)
 WHOLE = RidgeRegression(clamped(160), "gcv")
 FEW = torch.arange(20) < torch.tensor([[20], [3], [20]])
-
-
 test_bad_arguments_are_named = refused(
     [
         (lambda: RidgeRegression(rbf(), -1.0), "penalty must be .gcv., or finite .* 0, got -1"),

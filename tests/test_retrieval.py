@@ -1,10 +1,9 @@
 """Retrieval by iterated attention: its energy, its fixed points, bad input."""
 
-from typing import Any
-
 import pytest
 import torch
 from battery import DOUBLE
+from refusals import refused
 from torch import Tensor
 
 from sparsefam.attention import ValueFunction, retrieve
@@ -12,6 +11,7 @@ from sparsefam.bases import BSpline, Polynomial
 from sparsefam.losses import conjugate
 
 SPLINE = BSpline([0.0] * 3 + torch.linspace(0, 1, 30).tolist() + [1.0] * 3, 3).double()
+QUERY = torch.ones(2, 3, 6, dtype=DOUBLE)
 every_alpha = pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
 
 
@@ -49,8 +49,7 @@ def test_the_gradient_of_the_energy_is_the_step(alpha: float) -> None:
     assert torch.allclose(slope, query - after, atol=1e-10)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
+test_bad_input_is_named = refused(
     [
         ({"steps": 10_001}, "steps must be from 1 to 10000, got 10001"),
         ({"steps": 0}, "steps must be"),
@@ -60,8 +59,5 @@ def test_the_gradient_of_the_energy_is_the_step(alpha: float) -> None:
         ({"function": torch.sin}, "function must be a ValueFunction"),
         ({"function": ValueFunction(Polynomial(2), torch.ones(2, 3, 6))}, "function must have"),
     ],
+    of=lambda changes: retrieve(**{"function": memory(), "query": QUERY} | changes),
 )
-def test_bad_input_is_named(changes: dict[str, Any], message: str) -> None:
-    parts = {"function": memory(), "query": torch.ones(2, 3, 6, dtype=DOUBLE)} | changes
-    with pytest.raises(ValueError, match=message):
-        retrieve(**parts)

@@ -3,11 +3,13 @@
 import math
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from battery import exp_beta
+from cases_kernel import bell
 from scipy.integrate import quad
 from scipy.stats import norm
 from torch import Tensor
@@ -147,13 +149,17 @@ def ray(power: int, r0: float, s: float) -> float:
     return value
 
 
+def eq59(r0: Any, s: float) -> Any:
+    low, high = norm.pdf(-r0 / s), norm.pdf((1 - r0) / s)
+    F = (2 * s**3 + r0**2 * s + r0 * s) * high - (2 * s**3 + r0**2 * s - s) * low
+    return F - (r0**3 + (3 * s**2 - 1) * r0) * (norm.cdf((1 - r0) / s) - norm.cdf(-r0 / s))
+
+
 def test_eqs_58_to_81_are_correct() -> None:
     r0, s = 0.3, 0.45  # s for the paper's sigma
     low, high = norm.pdf(-r0 / s), norm.pdf((1 - r0) / s)
     between = norm.cdf((1 - r0) / s) - norm.cdf(-r0 / s)
-    F = (2 * s**3 + r0**2 * s + r0 * s) * high - (2 * s**3 + r0**2 * s - s) * low
-    F -= (r0**3 + (3 * s**2 - 1) * r0) * between
-    assert close(F, ray(1, r0, s) - ray(3, r0, s))  # eq. 59
+    assert close(eq59(r0, s), ray(1, r0, s) - ray(3, r0, s))
     root, mu = 0.7, 0.2  # for (-2 lambda)^(1/2) Sigma^(1/2) a, and mu
     G = (root * s * r0 + mu * s) * low - (root * s * (1 + r0) + mu * s) * high
     G += (root * (s**2 + r0**2) + mu * r0) * between
@@ -184,10 +190,7 @@ def test_cor_1_excludes_equality() -> None:
 
 def test_lemma_4_has_a_wrong_sign_and_power() -> None:
     weights, direction = torch.tensor([0.5, -0.3, 0.4]), torch.tensor([1.0, 0.2, 0.6])
-    points, t = torch.tensor([0.2, 0.5, 0.8]), torch.tensor(0.4)
-
-    def kernel(x: Tensor, z: Tensor) -> Tensor:
-        return torch.exp(-((x - z.T) ** 2) / 0.1)
+    points, t, kernel = torch.tensor([0.2, 0.5, 0.8]), torch.tensor(0.4), bell(0.05**0.5)
 
     def family(eta: float) -> sf.KernelDeformedExp:
         return sf.KernelDeformedExp(weights + eta * direction, points, kernel, alpha=1.5)
@@ -232,11 +235,7 @@ def test_eq_60_on_a_closed_grid_counts_an_angle_twice() -> None:
         mean, s = centre / math.sqrt(2 * height), width / math.sqrt(2 * height)
         r0 = np.cos(angles) * mean[0] + np.sin(angles) * mean[1]
         front = np.exp(-(mean @ mean - r0**2) / (2 * s**2)) / math.sqrt(2 * math.pi) / s
-        high, low = norm.pdf((1 - r0) / s), norm.pdf(-r0 / s)
-        F = (2 * s**3 + r0**2 * s + r0 * s) * high - (2 * s**3 + r0**2 * s - s) * low
-        between = 2 * (norm.cdf((1 - r0) / s) - norm.cdf(-r0 / s))
-        F = F - (r0**3 + (3 * s**2 - 1) * r0) / 2 * between  # eq. 59
-        return float(2 * math.pi * np.mean(height * front * F))
+        return float(2 * math.pi * np.mean(height * front * eq59(r0, s)))
 
     exact = paraboloid.expect(psi)[0].item()
     assert close(eq60(np.linspace(0, 2 * math.pi, 100, endpoint=False)), exact, 1e-12)
@@ -280,14 +279,11 @@ def test_outside_is_inside_of_another_score() -> None:
     weights, points = torch.tensor([4.0, -4.0, 3.0]), torch.tensor([0.2, 0.5, 0.8])
     grid = torch.linspace(0, 1, 1001)
 
-    def rbf(x: Tensor, z: Tensor) -> Tensor:
-        return torch.exp(-0.5 * ((x - z.T) / 0.1) ** 2)
-
     def density(weights: Tensor, **more: str) -> Callable[[Tensor], Tensor]:
-        return sf.KernelDeformedExp(weights, points, rbf, alpha=1.5, **more).prob
+        return sf.KernelDeformedExp(weights, points, bell(0.1), alpha=1.5, **more).prob
 
     outer = density(weights, normalization="outside")(grid)
-    Z = exp_beta(sf.scores.KernelExpansion(weights, points, rbf)(grid), 0.5).mean()
+    Z = exp_beta(sf.scores.KernelExpansion(weights, points, bell(0.1))(grid), 0.5).mean()
     assert (outer - density(weights / Z**0.5)(grid)).abs().max() < 0.01
     assert (outer - density(weights)(grid)).abs().max() > 0.1
 

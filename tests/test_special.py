@@ -1,4 +1,4 @@
-"""Gamma functions, tails and characteristic functions against mpmath."""
+"""Gamma functions, tails, characteristic functions and deformed logarithms against mpmath."""
 
 import math
 from functools import cache
@@ -7,7 +7,9 @@ import mpmath as mp
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
 
+from sparsefam.numerics.deformed import expm1_ratio, log1p_ratio, log_beta
 from sparsefam.numerics.special import (
     characteristic,
     digamma_difference,
@@ -54,10 +56,6 @@ def _tails(dim: int) -> Tensor:
     return torch.tensor([[float(x) for x in row] for row in rows], dtype=torch.float64)
 
 
-def _relative(found: Tensor, expected: Tensor) -> float:
-    return ((found.detach().double() - expected) / expected).abs().max().item()
-
-
 @pytest.mark.parametrize("delta", DELTAS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_gamma_differences(dtype: torch.dtype, delta: float) -> None:
@@ -80,7 +78,8 @@ def test_gamma_differences(dtype: torch.dtype, delta: float) -> None:
         (curvature, second),
         (trigamma, second),
     ):
-        assert _relative(found, torch.tensor(expected, dtype=torch.float64)) < 10 * ULP[dtype]
+        exact = torch.tensor(expected, dtype=torch.float64)
+        assert ((found.detach().double() - exact) / exact).abs().max() < 10 * ULP[dtype]
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 8])
@@ -130,8 +129,64 @@ def _grid(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_absolute_error_is_rounding(dtype: torch.dtype) -> None:
+def test_errors_of_characteristic_functions_are_rounding(dtype: torch.dtype) -> None:
     rho, nu, exact = _grid(dtype)
     found = characteristic(rho, nu)
     assert found.dtype == dtype
     assert (found.double() - exact).abs().max() < BOUND[dtype]
+
+
+# Deformed logarithms, through beta = 1
+SLOPES = [0.0, 1e-12, -1e-6, 1e-3, 0.3, 1.0, -0.5, 2.5]
+LIMITS = [(torch.float32, 2e-6), (torch.float64, 4e-15)]
+
+
+def exact_log(u: float, slope: float) -> mp.mpf:
+    with mp.workdps(200):
+        u, slope = mp.mpf(u), mp.mpf(slope)
+        return mp.log(u) if slope == 0 else (u**slope - 1) / slope
+
+
+def beta_of(slope: float, dtype: torch.dtype) -> tuple[torch.Tensor, float]:
+    """beta, and the slope 1 - beta that its rounding leaves."""
+    beta = torch.tensor(1 - slope, dtype=dtype)
+    return beta, (1 - beta).item()
+
+
+@pytest.mark.parametrize("slope", SLOPES)
+@pytest.mark.parametrize(("dtype", "limit"), LIMITS)
+def test_deformed_logarithms(slope: float, dtype: torch.dtype, limit: float) -> None:
+    beta, kept = beta_of(slope, dtype)
+    v = torch.tensor([1e-3, 0.3, 0.999, 1.0, 1.001, 2.7, 40.0], dtype=dtype)
+    exact = torch.tensor([float(exact_log(x, kept)) for x in v.tolist()], dtype=torch.float64)
+    torch.testing.assert_close(log_beta(v, beta).double(), exact, rtol=limit, atol=1e-30)
+    x = v - 1
+    ratio = torch.where(x == 0, 1.0, x.double().log1p() / x.double())
+    torch.testing.assert_close(log1p_ratio(x).double(), ratio, rtol=limit, atol=0)
+
+
+@pytest.mark.parametrize("slope", [1e-9, 0.05, 0.3, -1e-4])
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 5e-6), (torch.float64, 1e-13)])
+def test_their_derivative_in_beta(slope: float, dtype: torch.dtype, limit: float) -> None:
+    beta, kept = beta_of(slope, dtype)
+    v = torch.tensor(2.625, dtype=dtype)
+    (found,) = torch.autograd.grad(log_beta(v, beta.requires_grad_()), beta)
+    with mp.workdps(80):
+        expected = -mp.diff(lambda s: exact_log(2.625, s), mp.mpf(kept))
+    assert found.item() == pytest.approx(float(expected), rel=limit)
+
+
+def test_deformed_logarithms_of_zero() -> None:
+    zero = torch.zeros(())
+    assert log_beta(zero, 0.5).item() == -2.0
+    assert log_beta(zero, 1.0).item() == log_beta(zero, 1.5).item() == -math.inf
+
+
+def test_second_derivatives_of_deformed_logarithms() -> None:
+    x = torch.tensor([-0.6, -0.25, -0.1, 0.0, 1e-9, 0.2499, 0.25, 3.0], dtype=torch.float64)
+    for function in (log1p_ratio, expm1_ratio):
+        assert gradcheck(function, x.requires_grad_()) and gradgradcheck(function, x)
+    v = torch.tensor([0.3, 1.0, 2.5], dtype=torch.float64, requires_grad=True)
+    for slope in (1e-7, 0.2, -0.3):
+        beta = torch.tensor(1 - slope, dtype=torch.float64, requires_grad=True)
+        assert gradgradcheck(log_beta, (v, beta))

@@ -7,6 +7,8 @@ from typing import Any
 import mpmath
 import pytest
 import torch
+from battery import DOUBLE, number
+from cases import every_dtype
 from pyro.distributions import InverseGamma
 from scipy import stats
 from torch import Tensor
@@ -15,7 +17,6 @@ from torch.distributions import Distribution
 
 import sparsefam as sf
 
-DOUBLE = torch.float64
 PLACES = [-40.0, -12.0, -5.0, -1.0, -0.125, 0.0, 0.25, 1.0, 3.0, 9.0, 15.0, 40.0]
 
 # The mass below x, and that above it.
@@ -61,7 +62,7 @@ FAR: dict[str, tuple[Callable[[Tensor], sf.SparseDistribution], Masses]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+@every_dtype
 @pytest.mark.parametrize("name", FAR)
 def test_logarithms_keep_their_digits_to_40_deviations(name: str, dtype: torch.dtype) -> None:
     make, masses = FAR[name]
@@ -87,10 +88,6 @@ def test_logarithms_keep_their_digits_to_40_deviations(name: str, dtype: torch.d
 
 
 # Moments under heavy tails
-def number(x: Any) -> Tensor:
-    return torch.tensor(x, dtype=DOUBLE)
-
-
 # Raw and central moments of order 1 to 4.
 inf, nan = math.inf, math.nan
 HEAVY: dict[str, tuple[Distribution, list[float], list[float]]] = {

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from battery import DOUBLE, number
 from laws import integration_rule
 from pyro.distributions import InverseGamma
 from scipy import stats
@@ -14,13 +15,6 @@ from torch import distributions as td
 
 from sparsefam import BetaGaussian, Laplace, Mixture, MultivariateNormal, Normal, Truncated, bases
 from sparsefam.distributions.torch_adapter import TorchUnivariate, intervals_of, wrap
-
-DOUBLE = torch.float64
-
-
-def number(x: float) -> Tensor:
-    return torch.tensor(x, dtype=DOUBLE)
-
 
 KNOWN = {
     "Beta": (td.Beta(number(2000.0), number(3000.0)), stats.beta(2000, 3000)),

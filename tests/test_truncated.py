@@ -6,20 +6,15 @@ from typing import Any
 import mpmath
 import pytest
 import torch
+from battery import DOUBLE, double, number
+from cases_kernel import bell
 from scipy import special, stats
-from torch import Tensor
 from torch import distributions as td
 
 from sparsefam import BetaGaussian, KernelDeformedExp, Mixture, Normal, Truncated, TruncatedParabola
 from sparsefam.bases import GaussianRBF
 
-DOUBLE = torch.float64
 STEP = mpmath.mpf(10) ** -13
-
-
-def double(*values: Any) -> Any:
-    tensors = [torch.tensor(x, dtype=DOUBLE) for x in values]
-    return tensors if len(tensors) > 1 else tensors[0]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +42,7 @@ def test_values_and_derivatives_against_mpmath(kind: Any, low: float, high: floa
 
     with mpmath.workdps(30):
         numbers, rows = [mpmath.mpf(x) for x in (0, 1, low, high)], []
-        due = double([float(x) for x in exactly(*numbers)])
+        due = number([float(x) for x in exactly(*numbers)])
         for i in range(3 if math.isinf(high) else 4):
             sides = [
                 exactly(*numbers[:i], numbers[i] + h, *numbers[i + 1 :]) for h in (STEP, -STEP)
@@ -59,7 +54,7 @@ def test_values_and_derivatives_against_mpmath(kind: Any, low: float, high: floa
         found = p.log_mass, p.log_prob(torch.tensor(at, dtype=dtype)), p.variance, p.entropy()
         assert {x.dtype for x in found} == {dtype}
         torch.testing.assert_close(torch.stack(found).double(), due, rtol=close, atol=close)
-        for value, slopes in zip(found, double(rows).mT, strict=True):
+        for value, slopes in zip(found, number(rows).mT, strict=True):
             moved = torch.autograd.grad(value, leaves[: len(slopes)], retain_graph=True)
             error = torch.stack(moved).double() - slopes
             assert error.norm() < slopes_close * slopes.norm()
@@ -68,7 +63,7 @@ def test_values_and_derivatives_against_mpmath(kind: Any, low: float, high: floa
 @pytest.mark.parametrize(("low", "high"), [(-1.0, 2.0), (8.0, 9.0), (-0.002, 0.001)])
 def test_gaussians_under_a_truncated_normal_against_mpmath(low: float, high: float) -> None:
     """Between near ends the slopes are differences of nearly equal numbers."""
-    centers, width, rows = double([-0.5, 0.25, 8.5]), 0.3125, []
+    centers, width, rows = number([-0.5, 0.25, 8.5]), 0.3125, []
 
     def exactly(loc: Any, scale: Any, center: float) -> Any:
         def integral(g: Any) -> Any:
@@ -93,7 +88,7 @@ def test_gaussians_under_a_truncated_normal_against_mpmath(low: float, high: flo
         for value, (due, *slopes) in zip(found, rows, strict=True):
             moved = torch.autograd.grad(value, leaves, retain_graph=True)
             row = torch.stack([value, *moved]).double()
-            torch.testing.assert_close(row, double([due, *slopes]), rtol=close, atol=1e-37)
+            torch.testing.assert_close(row, number([due, *slopes]), rtol=close, atol=1e-37)
 
 
 @pytest.mark.parametrize("side", [1, -1])
@@ -103,20 +98,18 @@ def test_shares_of_a_far_tail_keep_their_digits(scale: float, side: int) -> None
     loc, end = -81.75, 0.1413
     ends = (0.0, end) if side > 0 else (-end, 0.0)
     p = Truncated(Normal(*double(side * loc, scale)), *double(*ends))
-    t = p.icdf(double([1e-9, 0.02, 0.5, 0.98, 0.9999]))
+    t = p.icdf(number([1e-9, 0.02, 0.5, 0.98, 0.9999]))
     with mpmath.workdps(40):
 
         def above(x: float) -> Any:
             return mpmath.ncdf((mpmath.mpf(loc) - mpmath.mpf(x)) / mpmath.mpf(scale))
 
         due = [(above(0) - above(side * x)) / (above(0) - above(end)) for x in t.tolist()]
-        exact = double([float(x if side > 0 else 1 - x) for x in due])
+        exact = number([float(x if side > 0 else 1 - x) for x in due])
     torch.testing.assert_close(p.cdf(t), exact, rtol=1e-12, atol=1e-14)
 
 
 # Bases
-
-
 @pytest.mark.parametrize(
     ("base", "ends", "mass", "close"),
     [
@@ -128,12 +121,12 @@ def test_shares_of_a_far_tail_keep_their_digits(scale: float, side: int) -> None
         (td.Cauchy(*double(0.0, 1.0)), (40.0, None), stats.cauchy.sf(40.0), 1e-12),
         # Nearly all the mass of these is at one end, or far away.
         (td.Gamma(*double(0.05, 1.0)), (0.0, 2.0), stats.gamma(0.05).cdf(2.0), 1e-12),
-        (td.Chi2(double(0.1)), (None, 0.667), stats.chi2(0.1).cdf(0.667), 1e-12),
+        (td.Chi2(number(0.1)), (None, 0.667), stats.chi2(0.1).cdf(0.667), 1e-12),
         (td.Weibull(*double(1.0, 0.1)), (None, 1.0), -math.expm1(-1.0), 1e-12),
         (td.Beta(*double(0.1, 0.1)), (0.0, 0.5), 0.5, 1e-12),
-        (td.StudentT(double(0.1)), (None, 0.4), stats.t(0.1).cdf(0.4), 1e-12),
+        (td.StudentT(number(0.1)), (None, 0.4), stats.t(0.1).cdf(0.4), 1e-12),
         # Its variance hardly exists.
-        (td.StudentT(double(2.001)), (-6.0, None), stats.t(2.001).sf(-6.0), 1e-12),
+        (td.StudentT(number(2.001)), (-6.0, None), stats.t(2.001).sf(-6.0), 1e-12),
         (td.Pareto(*double(1.0, 0.1)), (2.0, None), 2**-0.1, 1e-12),
         (td.LogNormal(*double(0.0, 9.0)), (1.0, None), 0.5, 1e-12),
         (td.LogNormal(*double(0.0, 1.0)), (30.0, 31.0), stats.lognorm(1).sf(30.0), None),
@@ -165,54 +158,49 @@ def test_masses_and_draws_of_many_bases(
 
 def test_quantiles_keep_their_digits() -> None:
     p = Truncated(td.Normal(*double(0.0, 1.0)), 0.0)
-    small = double([1e-12, 1e-6, 0.5])
+    small = number([1e-12, 1e-6, 0.5])
     torch.testing.assert_close(p.cdf(p.icdf(small)), small, rtol=1e-13, atol=0)
-    upper = double([1e-12, 1e-6])
+    upper = number([1e-12, 1e-6])
     found = stats.halfnorm.sf(p.icdf(1 - upper).numpy())
     torch.testing.assert_close(torch.from_numpy(found), 1 - (1 - upper), rtol=1e-3, atol=0)
 
 
 def test_moments_that_do_not_exist_are_not_finite() -> None:
-    half = Truncated(td.Cauchy(*double(0.0, 1.0)), 0.0, double([1.0, math.inf]))
-    torch.testing.assert_close(half.mean[0], 2 / math.pi * double(2.0).log())
+    half = Truncated(td.Cauchy(*double(0.0, 1.0)), 0.0, number([1.0, math.inf]))
+    torch.testing.assert_close(half.mean[0], 2 / math.pi * number(2.0).log())
     assert not (half.mean[1].isfinite() or half.variance[1].isfinite())
-    heavy = Truncated(td.StudentT(double(1.5)), 0.0)
+    heavy = Truncated(td.StudentT(number(1.5)), 0.0)
     assert heavy.mean.isfinite() and heavy.variance == math.inf
 
 
 def test_a_gap_of_the_base_is_kept() -> None:
-    base = Mixture(torch.zeros(2).double(), TruncatedParabola(double([0.0, 3.0]), 1.0))
+    base = Mixture(torch.zeros(2).double(), TruncatedParabola(number([0.0, 3.0]), 1.0))
     p = Truncated(base, 0.5, 3.0)
-    expected = double([[0.5, 1.0], [2.0, 3.0]])
+    expected = number([[0.5, 1.0], [2.0, 3.0]])
     torch.testing.assert_close(p.support.intervals, expected)
     assert not p.has_rsample
     with pytest.raises(NotImplementedError, match="one interval"):
         p.rsample()
     t = p.sample((500,))
     assert p.support.check(t).all() and (t < 1.5).any() and (t > 1.5).any()
-    assert p.prob(double(1.5)) == 0
+    assert p.prob(number(1.5)) == 0
     whole = Truncated(base, -0.5, 0.5)
     assert whole.has_rsample and whole.support.count == 1
 
 
 def test_kernel_families_can_be_cut() -> None:
-    def kernel(x: Tensor, y: Tensor) -> Tensor:
-        return torch.exp(-0.5 * ((x - y.mT) / 0.2).square())
-
-    base = KernelDeformedExp(double([1.0, 2.0]), double([0.3, 0.7]), kernel)
+    base = KernelDeformedExp(number([1.0, 2.0]), number([0.3, 0.7]), bell(0.2))
     p = Truncated(base, 0.4, 0.6)
-    share = base.cdf(double(0.6)) - base.cdf(double(0.4))
+    share = base.cdf(number(0.6)) - base.cdf(number(0.4))
     torch.testing.assert_close(p.log_mass, share.log(), rtol=1e-8, atol=1e-8)
-    t = double([0.41, 0.5, 0.59])
+    t = number([0.41, 0.5, 0.59])
     torch.testing.assert_close(p.prob(t), base.prob(t) / share, rtol=1e-8, atol=0)
 
 
 # Ends
-
-
 def test_ends_are_batched_and_may_be_infinite() -> None:
-    low = double([-math.inf, 0.0, -math.inf, 1.0]).requires_grad_()
-    high = double([math.inf, math.inf, 2.0, 1.5])
+    low = number([-math.inf, 0.0, -math.inf, 1.0]).requires_grad_()
+    high = number([math.inf, math.inf, 2.0, 1.5])
     p = Truncated(Normal(*double(0.0, 1.0)), low, high)
     expected = torch.special.ndtr(high) - torch.special.ndtr(low)
     torch.testing.assert_close(p.log_mass, expected.log(), rtol=1e-12, atol=1e-14)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from battery import SINGLE
 from cases import DOUBLE, every_dtype
 from memory import allocated_megabytes
 from refusals import refused
@@ -16,10 +17,7 @@ from torch import Tensor
 import sparsefam as sf
 from sparsefam.bases import BSpline, Fourier, GaussianRBF, Indicator, Polynomial
 
-SINGLE = torch.float32
 # Parametrisations
-
-
 LOC = torch.tensor([[0.25], [-1.0]], dtype=DOUBLE)
 WIDTH = torch.tensor([0.01, 0.5, 20.0], dtype=DOUBLE)
 
@@ -301,7 +299,6 @@ def test_gradients_next_to_the_limit(name: str, dtype: torch.dtype) -> None:
 
 
 # Half-widths far from everything else
-
 WIDTHS: dict[str, Callable[..., sf.SymmetricDistribution]] = {
     "parabola": sf.TruncatedParabola,
     "gaussian-1.3": partial(sf.BetaGaussian, alpha=1.3),

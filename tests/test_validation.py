@@ -5,6 +5,8 @@ import sys
 
 import pytest
 import torch
+from battery import one_graph
+from cases import every_dtype
 from torch import Tensor
 
 import sparsefam as sf
@@ -14,10 +16,6 @@ from sparsefam.numerics.validation import (
     is_plain_cpu_tensor,
     require_scale_tril,
 )
-
-DOUBLE = torch.float64
-every_dtype = pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
-
 
 _FIRST_CALLS = """
 import sys, torch, sparsefam as sf
@@ -62,8 +60,7 @@ def test_checks_pass_through_vmap_and_compilation() -> None:
     loc, sigma = torch.zeros(4, 3), gram(9, 3, torch.float32)[:4]
     expected = build(loc, sigma)
     torch.testing.assert_close(torch.func.vmap(build)(loc, sigma), expected)
-    compiled = torch.compile(build, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(loc, sigma), expected)
+    torch.testing.assert_close(one_graph(build)(loc, sigma), expected)
     with pytest.raises(ValueError, match="sigma must be positive definite"):
         torch.func.vmap(build)(loc, -sigma)
 

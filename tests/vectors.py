@@ -1,11 +1,10 @@
 """Multivariate densities of any dimension for tests, with mixed scales and no symmetry."""
 
 import torch
+from battery import DOUBLE
 from torch import Tensor
 
 from sparsefam import EllipticalDistribution, MultivariateBetaGaussian, MultivariateNormal
-
-SINGLE, DOUBLE = torch.float32, torch.float64
 
 
 def factor(dim: int, dtype: torch.dtype = DOUBLE, seed: float = 0.0) -> Tensor:
