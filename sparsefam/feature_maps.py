@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pyro
 import torch
 from pyro.nn import PyroModule
-from torch import Size, Tensor
+from torch import Size, Tensor, nn
 
 from .bases import Basis, GaussianRBF, Product, Stack, breaks_along
 from .numerics.validation import broadcast_shapes, map_tensors, require
@@ -14,6 +14,7 @@ from .numerics.validation import broadcast_shapes, map_tensors, require
 __all__ = [
     "BasisFeatures",
     "FeatureMap",
+    "Gaussian",
     "Kernel",
     "KernelFeatures",
     "kernel_matrix",
@@ -23,6 +24,8 @@ __all__ = [
 
 # Points whose kernels along an axis are evaluated together.
 _BLOCK = 8
+# Pairs of locations whose kernels are computed together: as many as fit into a processor's cache.
+_PAIRS = 2**15
 
 
 class FeatureMap(ABC):
@@ -119,6 +122,32 @@ def require_kernel(kernel: object) -> None:
     """Raise a ValueError for anything but a function or an instance that can be called."""
     if not callable(kernel) or isinstance(kernel, type):
         raise ValueError(f"kernel must be a callable on matrices, got {kernel!r}")
+
+
+class Gaussian(nn.Module):
+    r"""$\exp(-\tfrac12 \sum_d (x_d - y_d)^2 / h_d^2)$, a kernel without parameters to learn."""
+
+    bandwidth: Tensor
+
+    def __init__(self, bandwidth: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("bandwidth", bandwidth)  # (D,)
+
+    def __str__(self) -> str:
+        return f"bandwidth {', '.join(f'{h:.3g}' for h in self.bandwidth.tolist())}"
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """Evaluate the kernel between (n, D) and (m, D): (n, m)."""
+        x, y = x / self.bandwidth, y / self.bandwidth
+        rows = max(1, _PAIRS // max(1, len(y)))
+
+        def evaluate(x: Tensor) -> Tensor:
+            # By differences, which keep their digits far from zero; torch.cdist has no forward-mode
+            # derivative.
+            squares = [(a.unsqueeze(-1) - b).square() for a, b in zip(x.T, y.T, strict=True)]
+            return torch.exp(-0.5 * sum(squares[1:], squares[0]))
+
+        return torch.cat([evaluate(part) for part in x.split(rows)])
 
 
 class KernelFeatures(FeatureMap):

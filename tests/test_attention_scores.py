@@ -192,6 +192,18 @@ def test_an_empty_support_is_an_error() -> None:
         layer(*data())
 
 
+# Far from zero
+@every_score
+def test_the_origin_of_positions_does_not_matter(score: str) -> None:
+    query, key, value, positions = data()
+    near, far = (make_layer(score, domain=(x, x + 8.0), basis=None) for x in (0.0, 2.0**17))
+    shared = {k: x for k, x in near.state_dict().items() if "proj." in k and "points" not in k}
+    far.load_state_dict(shared, strict=False)
+    expected = near(query, key, value, 8 * positions)[0]
+    found = far(query, key, value, 8 * positions + 2.0**17)[0]
+    torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-9)
+
+
 # The cache of kernel scores
 def fresh(layer: Any, inputs: Any, kernel: Any) -> Tensor:
     """The context of a new layer with the same weights and another kernel."""

@@ -20,7 +20,7 @@ from torch.distributions import Uniform, kl_divergence
 from sparsefam import KernelDeformedExp
 from sparsefam.distributions.base_measure import UniformOn
 from sparsefam.estimators import SparseDensity
-from sparsefam.estimators.sparse_density import Gaussian
+from sparsefam.feature_maps import Gaussian
 from sparsefam.losses import fenchel_young
 from sparsefam.scores import KernelExpansion
 

@@ -9,7 +9,8 @@ import torch
 from sparsefam.distributions.kernel_mesh import KernelMesh
 from sparsefam.estimators import SparseDensity
 from sparsefam.estimators.newton import Cells, Objective
-from sparsefam.estimators.sparse_density import Gaussian, kernel_density
+from sparsefam.estimators.sparse_density import kernel_density
+from sparsefam.feature_maps import Gaussian
 
 EXACT = Cells(torch.zeros(1).double(), torch.tensor([[-torch.inf, torch.inf]]).double())
 TIES = np.repeat([0.0, 0.37, 1.0], [30, 50, 20])[:, None]

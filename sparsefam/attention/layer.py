@@ -219,7 +219,10 @@ class ContinuousAttention(nn.Module):
             self.alpha = alpha
         require_integer("ndim", ndim, 1)
         if basis is None:
-            basis = default_basis(box_of("domain", (0.0, 1.0) if domain is None else domain, ndim))
+            box = box_of("domain", (0.0, 1.0) if domain is None else domain, ndim)
+            # No less than float32, as halves are rounded at the end.
+            least = torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)
+            basis = default_basis(box, least)
         elif not isinstance(basis, Basis):
             raise ValueError(f"basis must be a Basis or None, got {basis!r}")
         self._event = Size() if ndim == 1 else Size([ndim])

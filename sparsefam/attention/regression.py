@@ -612,13 +612,13 @@ class RidgeRegression(nn.Module):
         return NormalEquations(gram, cross, squares, count, functions.flatten(0, 1), totals)
 
 
-def default_basis(box: Box) -> GaussianRBF:
+def default_basis(box: Box, dtype: torch.dtype | None = None) -> GaussianRBF:
     """Return Gaussians on a grid over a box: 64 on the line, 100 in 2-D, 216 in 3-D.
 
     They are as wide as one and a half steps of the grid, the longest one if axes differ.
     """
     count = _COUNTS.get(len(box), _MANY_AXES)
-    axes = [torch.linspace(low, high, count) for low, high in box]
+    axes = [torch.linspace(low, high, count, dtype=dtype) for low, high in box]
     step = max(high - low for low, high in box) / (count - 1)
     return GaussianRBF(torch.cartesian_prod(*axes), _OVERLAP * step)
 

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
-from pyro.contrib.gp.kernels import RBF
 from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.nn import functional
@@ -30,7 +29,14 @@ from ..distributions import (
 from ..distributions.base_measure import uniform_box
 from ..distributions.kernel import find_mesh
 from ..distributions.kernel_mesh import KernelMesh
-from ..feature_maps import BasisFeatures, FeatureMap, Kernel, KernelFeatures, kernel_matrix
+from ..feature_maps import (
+    BasisFeatures,
+    FeatureMap,
+    Gaussian,
+    Kernel,
+    KernelFeatures,
+    kernel_matrix,
+)
 from ..numerics.entmax import require_finite_index
 from ..numerics.quadrature import constant
 from ..numerics.validation import in_eager, is_count, require, require_integer
@@ -357,8 +363,7 @@ class KernelScore(_MeshScore, _ScoreProjection):
         if self.kernel is None:
             steps = max(round(len(points) ** (1 / len(dimensions.box))) - 1, 1)
             lengths = [_LENGTH * (high - low) / steps for low, high in dimensions.box]
-            kernel = RBF(len(lengths), lengthscale=torch.tensor(lengths).squeeze())
-            self.kernel = kernel.requires_grad_(False)
+            self.kernel = Gaussian(torch.tensor(lengths))
         if isinstance(self.kernel, nn.Module):
             self.kernel.to(**dimensions.factory)
 

@@ -3,7 +3,6 @@
 import copy
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,7 +18,8 @@ from tqdm import tqdm
 
 from ..distributions import KernelDeformedExp, KernelExp, SparseDistribution, Truncated
 from ..distributions.base_measure import Base, BaseMeasure, uniform_box
-from ..feature_maps import Kernel, require_kernel
+from ..distributions.kernel import rounding_error
+from ..feature_maps import Gaussian, Kernel, require_kernel
 from ..losses import conjugate
 from ..numerics.threads import one_thread
 from ..numerics.validation import require_integer
@@ -45,7 +45,7 @@ from .model_selection import BIAS_FACTOR, best_of, best_penalty, held_out_loss
 from .newton import Cells, Fit, Objective
 from .truncation import extended, extreme_observations, truncated
 
-__all__ = ["Gaussian", "SparseDensity", "kernel_density"]
+__all__ = ["SparseDensity", "kernel_density"]
 
 # Candidates: bandwidths in standard deviations, alphas, penalties.
 _BANDWIDTHS = (1.0, 0.5, 0.25, 0.125, 0.0625)
@@ -58,39 +58,14 @@ _NARROWEST = 0.5
 _SCORE = 10.0
 # The standard deviation of the default base at alpha = 1, relative to that of the data.
 _WIDE = 2.0
-# The accuracy of a mesh, by dimension, and the units of rounding below which it is not demanded. In
-# several dimensions edges are located along the last axis only.
-_TOLERANCE, _ROUNDING = {1: 1e-11, 2: 1e-6, 3: 1e-3}, 256
-# Pairs of locations whose kernels are computed together: as many as fit into a processor's cache.
-_PAIRS = 2**15
+# The accuracy of a mesh, by dimension. In several, edges are located along the last axis only.
+_TOLERANCE = {1: 1e-11, 2: 1e-6, 3: 1e-3}
 # Warn if a fit under a given base is zero at a larger share of the observations.
 _MOST_MISSED = 0.01
 # Warn if the distance between the quartiles is below so many times the narrowest bandwidth.
 _TAILS = 2.0
 # A progress bar appears after so many seconds.
 _DELAY = 5.0
-
-
-@dataclass(frozen=True)
-class Gaussian:
-    r"""$\exp(-\tfrac12 \sum_d (x_d - y_d)^2 / h_d^2)$, a kernel without parameters to learn."""
-
-    bandwidth: Tensor
-
-    def __str__(self) -> str:
-        return f"bandwidth {', '.join(f'{h:.3g}' for h in self.bandwidth.tolist())}"
-
-    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        """Evaluate the kernel between (n, D) and (m, D): (n, m)."""
-        x, y = x / self.bandwidth, y / self.bandwidth
-        rows = max(1, _PAIRS // max(1, len(y)))
-
-        def evaluate(x: Tensor) -> Tensor:
-            # torch.cdist has no forward-mode derivative.
-            squares = [(a.unsqueeze(-1) - b).square() for a, b in zip(x.T, y.T, strict=True)]
-            return torch.exp(-0.5 * sum(squares[1:], squares[0]))
-
-        return torch.cat([evaluate(part) for part in x.split(rows)])
 
 
 class SparseDensity(DensityEstimator):
@@ -494,11 +469,7 @@ def kernel_density(
 ) -> KernelExp | KernelDeformedExp:
     """Return the density of a score with weights (I,) at inducing points (I, D)."""
     located = as_events(points)
-    # Far from zero, coordinates are rounded.
-    span = (points.amax(0) - points.amin(0)).clamp_min(torch.finfo(points.dtype).tiny)
-    far = float((points.abs().amax(0) / span).amax())
-    rounding = _ROUNDING * torch.finfo(points.dtype).eps * far
-    tolerance = _TOLERANCE[points.shape[-1]]
+    tolerance, rounding = _TOLERANCE[points.shape[-1]], rounding_error(points)
     tolerance = max(tolerance, rounding) if rounding < 1 else tolerance
     if alpha == 1:
         return KernelExp(weights, located, kernel, base, tolerance=tolerance)
