@@ -1,8 +1,9 @@
-"""What every test starts from: one thread, a seed, examples that do not vary from run to run."""
+"""What every test starts from: one thread, a seed, no parameters of Pyro, the same examples."""
 
 import os
 from collections.abc import Iterator
 
+import pyro
 import pytest
 import torch
 from hypothesis import settings
@@ -18,6 +19,7 @@ settings.load_profile("sparsefam")
 @pytest.fixture(autouse=True)
 def seed() -> None:
     torch.manual_seed(0)
+    pyro.clear_param_store()
 
 
 @pytest.fixture
