@@ -420,7 +420,7 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
                 valid = known.isfinite() & (known > 0)
                 if self.ends == (None, None):
                     # A variance that hardly exists says nothing of the middle.
-                    valid = valid & (torch.as_tensor(tail_index(self.base)) > 3)
+                    valid = valid & (torch.as_tensor(tail_index(self.base)) > 2.5)
                 spread = torch.where(valid, known, spread)
         return DoubleExponential(*self.ends, centre, spread)
 
