@@ -22,11 +22,13 @@ _LOCATIONS, _LEAST, _MOST = 256, 8, 64
 _EXTREMA = 3
 # The largest number of levels, and the tolerated error of the mass before the last step.
 _LEVELS, _CLOSE = 60, 1e-10
-# The ratio of levels from which on their geometric mean is the middle.
+# Levels beyond this ratio differ in their order of magnitude: their middle is the geometric mean.
 _WIDE = 4.0
 # The shares of a level by which a root may miss it, and of a location by which a breakpoint may
 # be away from a jump.
 _MISSED, _AWAY = 1e-6, 1e-12
+# A density is level between two locations if it changes by less than this share.
+_LEVEL = 1e-10
 # Roundings of heights that count as one.
 _ROUNDING = 16
 
@@ -55,15 +57,14 @@ def _level(q: Any, grid: "_Grid", mass: Tensor) -> Tensor:
 
     A step goes along the parabola that has the mass and its slope at the level, and the mass at the
     other end of the bracket: next to an extremum the level is quadratic in the mass. Steps that
-    leave the bracket, or follow one that did not halve the error, become bisections. Densities that
-    are done are left out once they are half of all.
+    leave the bracket become bisections. Densities that are done are left out once they are half of
+    all.
     """
     level = grid.level_of(mass)
     shape, found = level.shape, level.flatten().clone()
     rows = torch.arange(len(found), device=level.device)
     low, high = torch.zeros_like(level), grid.heights.amax(0) * 2
     gap_low, gap_high = mass - 1, mass
-    before = last = torch.full_like(level, math.inf)
     for _ in range(_LEVELS):
         edges = _Edges(q, grid, level)
         gap, slope = mass - edges.mass(q, edges.t), edges.slope(q)
@@ -78,21 +79,20 @@ def _level(q: Any, grid: "_Grid", mass: Tensor) -> Tensor:
         away = torch.where(enough, high, low) - level
         rise = torch.where(enough, gap_high, gap_low) - gap
         rate = torch.where(slope < 0, slope, -1.0)
+        # A level of another order of magnitude says nothing of the bend.
         bend = torch.where(away <= _WIDE * level, away + rise / rate, 0.0)
         step = gap / rate + bend * (gap / rise).square()
         inside = (low < level + step) & (level + step < high)
-        safe = (slope < 0) & inside & (gap.abs() <= before / 2)
-        # Heights may differ by many orders of magnitude.
+        safe = (slope < 0) & inside
         wide = (low > 0) & (high > _WIDE * low)
         middle = torch.where(wide, low.sqrt() * high.sqrt(), low + (high - low) / 2)
         step = torch.where(safe, step, middle - level)
         level = level + torch.where(done, 0.0, step)
-        before, last = (torch.where(safe, x, math.inf) for x in (last, gap.abs()))
         left = ~done
         if 2 * int(left.sum()) <= left.numel():
             q, grid, rows = q[left], grid.take(left), rows[left.flatten()]
-            state = mass, level, low, high, before, last, gap_low, gap_high
-            mass, level, low, high, before, last, gap_low, gap_high = (x[left] for x in state)
+            state = mass, level, low, high, gap_low, gap_high
+            mass, level, low, high, gap_low, gap_high = (x[left] for x in state)
     return found.reshape(shape)
 
 
@@ -239,11 +239,15 @@ class _Edges:
         return torch.where(self.present, self.sign * p.cdf(t), 0.0).sum(0)
 
     def slopes(self, q: Any) -> Tensor:
-        """Return the derivatives (K, *batch) of q at ends that move, infinite elsewhere."""
+        """Return the derivatives (K, *batch) of q at ends that move, infinite elsewhere.
+
+        An end does not move where the density is level but for rounding.
+        """
         with torch.enable_grad():
             t = self.t.detach().requires_grad_()
             (slopes,) = torch.autograd.grad(q.prob(t).sum(), t)
-        return torch.where(self.moving & (slopes != 0), slopes.double(), math.inf)
+        steep = slopes.abs() * (self.high - self.low) > _LEVEL * self.level
+        return torch.where(self.moving & steep, slopes.double(), math.inf)
 
     def slope(self, q: Any) -> Tensor:
         """Return the derivative (*batch) of the mass in the level, 0 if no end moves."""

@@ -23,11 +23,11 @@ from ..numerics.validation import is_finite_number, is_readable, require
 from .base_measure import Base, BaseMeasure, uniform_box
 from .kernel_mesh import KernelMesh, require_inside
 
-__all__ = ["Solution", "find_mesh", "rounding_error", "solve"]
+__all__ = ["Solution", "attainable", "find_mesh", "solve"]
 
 # Errors of scores on the mesh, by dimension, in float32 and float64.
 _TOLERANCE = {1: (1e-5, 1e-11), 2: (1e-5, 1e-7), 3: (1e-3, 1e-4)}
-# So many times the rounding of coordinates may be an error of functions, which is not refined.
+# The error of functions that rounding causes, relative to that of the coordinates.
 _ROUNDING = 256
 # The first for numbers where large weights cancel, which takes few nodes in any case.
 _OF_WIDE = 1e-6
@@ -228,8 +228,7 @@ def find_mesh(
     rough, fine = _TOLERANCE.get(features.dim, _TOLERANCE[3])
     if is_default := tolerance is None:
         tolerance = fine if weights.dtype == torch.float64 else rough
-        rounding = rounding_error(features.points.flatten(0, -2))
-        tolerance = max(tolerance, rounding) if rounding < 1 else tolerance
+        tolerance = attainable(tolerance, features.points.flatten(0, -2))
     if not is_finite_number(tolerance) or not tolerance > 0:
         raise ValueError(f"tolerance must be a positive, finite number, got {tolerance!r}")
     measure = BaseMeasure(base, features.dim, weights.dtype)
@@ -257,12 +256,13 @@ def find_mesh(
     return mesh if finer is mesh else finer.with_matrix_of(features)
 
 
-def rounding_error(points: Tensor) -> float:
-    """Return about the error of functions, far from zero, by the rounding of coordinates (n, D)."""
+def attainable(tolerance: float, points: Tensor) -> float:
+    """Return a tolerance of functions, raised to what rounding leaves of coordinates (n, D)."""
     points = points.detach().double()
     span = (points.amax(0) - points.amin(0)).clamp_min(torch.finfo(points.dtype).tiny)
     far = float((points.abs().amax(0) / span).amax())
-    return _ROUNDING * torch.finfo(points.dtype).eps * far
+    rounding = _ROUNDING * torch.finfo(points.dtype).eps * far
+    return max(tolerance, rounding) if rounding < 1 else tolerance
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from ..distributions import KernelDeformedExp, KernelExp, SparseDistribution, Truncated
 from ..distributions.base_measure import Base, BaseMeasure, uniform_box
-from ..distributions.kernel import rounding_error
+from ..distributions.kernel import attainable
 from ..feature_maps import Gaussian, Kernel, require_kernel
 from ..losses import conjugate
 from ..numerics.threads import one_thread
@@ -469,8 +469,7 @@ def kernel_density(
 ) -> KernelExp | KernelDeformedExp:
     """Return the density of a score with weights (I,) at inducing points (I, D)."""
     located = as_events(points)
-    tolerance, rounding = _TOLERANCE[points.shape[-1]], rounding_error(points)
-    tolerance = max(tolerance, rounding) if rounding < 1 else tolerance
+    tolerance = attainable(_TOLERANCE[points.shape[-1]], points)
     if alpha == 1:
         return KernelExp(weights, located, kernel, base, tolerance=tolerance)
     return KernelDeformedExp(weights, located, kernel, base, alpha, tolerance=tolerance)
