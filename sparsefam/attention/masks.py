@@ -142,7 +142,7 @@ def check_shape(name: str, x: Tensor, *shapes: Shape, hint: str = "") -> None:
     check_tensor(name, x)
     # `in` does not compare sizes that a trace holds as symbols.
     if not any(len(x.shape) == len(y) and all(map(eq, x.shape, y)) for y in shapes):
-        listed = " or ".join(map(str, shapes))
+        listed = " or ".join(map(str, dict.fromkeys(shapes)))
         raise ValueError(f"{name} must have shape {listed}{hint}, got {tuple(x.shape)}")
 
 
