@@ -96,7 +96,7 @@ def test_heads_start_as_a_ladder() -> None:
         density = layer(x, x, x, t)[1]
         ladder = 8 * 0.2 * (torch.arange(8) - 3.5) / 4
         torch.testing.assert_close(density.mean, t[:, None] + ladder[:, None])
-        torch.testing.assert_close(density.stddev, torch.full((3, 8, 5), 8 * 0.2 / 4))
+        torch.testing.assert_close(density.stddev, torch.full((3, 8, 5), 8 * 0.2 / 8))
     plane = ContinuousAttention(16, 8, score="local", ndim=2, batch_first=True)
     x, t = torch.randn(3, 5, 16), torch.rand(3, 5, 2)
     offsets = (plane(x, x, x, t)[1].mean - t[:, None])[0, :, 0] / 0.06
