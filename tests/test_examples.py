@@ -18,8 +18,8 @@ from examples import (
     digits,
     estimation,
     gallery,
+    leaves,
     pickups,
-    pooling,
     recall,
     regression_with_gaps,
     reviews,
@@ -42,7 +42,7 @@ def test_the_tour_completes_its_page_after_every_stage(
 ) -> None:
     quick = {
         estimation: "--folds 2",
-        pooling: "--seeds 2 --steps 2",
+        leaves: "--seeds 2 --steps 2",
         stream: "--seeds 2 --epochs 1 --rates 0.03 --streams 256",
         pickups: "--draws 16",
         digits: "--seeds 2 --epochs 1 --canvases 64",
@@ -64,7 +64,7 @@ def test_the_tour_completes_its_page_after_every_stage(
     assert set(re.findall(r'src="([^"]*)"', html)) == pictures
     assert "<!--" not in html
     printed = capsys.readouterr().out
-    for name in (*pooling.KINDS, *stream.METHODS, *digits.READERS, "gaussian_kde, tuned"):
+    for name in (*leaves.KINDS, *stream.METHODS, *digits.READERS, "gaussian_kde, tuned"):
         assert name in printed and name in html
 
 
