@@ -32,10 +32,12 @@ from .data import (
     Places,
     all_gather,
     as_events,
+    as_tensor,
     bandwidth_of,
     bounds_of,
     check_alpha,
     check_positive,
+    chunks,
     inducing_points,
     rounding_of,
     sample_weights,
@@ -245,7 +247,7 @@ class SparseDensity(DensityEstimator):
             return Objective.of(alpha, kernel, points, mesh, cells).with_data(x, weight, group)
 
         fit = self._best_fit(alphas, kernels, objective, x, weight)
-        self._extremes = x[:0], weight[:0]
+        self._extremes = x.new_empty(0, dim), weight.new_empty(0)
         self._keep(fit, x, weight)
         if self.coverage is not None:
             # Nothing may depend on those held out, so alpha is not that of all data.
@@ -295,16 +297,19 @@ class SparseDensity(DensityEstimator):
         """Return observations (n, D) of positive weight in a base's support, and weights (n,)."""
         options: dict[str, Any] = {"ensure_min_samples": least, "reset": reset}
         data: Floats = validate_data(self, X, dtype=np.float64, **options)
-        weights = sample_weights(sample_weight, data)
+        x = as_tensor(data)
+        weight = x.new_ones(()).expand(len(x))
+        if sample_weight is not None:
+            weight = torch.from_numpy(sample_weights(sample_weight, data))
+            x, weight = x[weight > 0], weight[weight > 0]
         if data.shape[1] > 3:
             raise ValueError(
                 f"X must have at most 3 features, got {data.shape[1]}; BetaGaussianDensity takes "
                 "more"
             )
-        x = torch.from_numpy(data[weights > 0])
         if base is not None:
             BaseMeasure(base, x.shape[1], x.dtype).require_inside("X", x)
-        return x, torch.from_numpy(weights[weights > 0])
+        return x, weight
 
     def _best_fit(
         self,
@@ -370,10 +375,11 @@ class SparseDensity(DensityEstimator):
             self._set(extended(density, values, share), x)
             return
         self._set(density, x)
-        missed = torch.isneginf(density.log_prob(as_events(x))).to(x) @ weight / weight.sum()
+        off = [part[self._log_density(rows).isneginf()].sum() for rows, part in chunks(x, weight)]
+        missed = float(sum(off) / weight.sum())
         if missed > _MOST_MISSED:
             warnings.warn(
-                f"the density is zero at {float(missed):.1%} of the observations; a smaller "
+                f"the density is zero at {missed:.1%} of the observations; a smaller "
                 "penalty or bandwidth, or the default base, has them in the support",
                 RuntimeWarning,
                 stacklevel=4,
@@ -407,8 +413,9 @@ class SparseDensity(DensityEstimator):
         alphas or bases.
         """
         x, f = self._observations(X), self._whole.score
-        values = self._objective.cells.mean(lambda t: f(as_events(t)), x)
-        return float(values.mean() - conjugate(f, self._whole))
+        cells = self._objective.cells
+        values = [cells.mean(lambda t: f(as_events(t)), rows) for (rows,) in chunks(x)]
+        return float(torch.cat(values).mean() - conjugate(f, self._whole))
 
 
 def _candidate_kernels(

@@ -17,7 +17,7 @@ from ..distributions import KernelDeformedExp, Mixture, SparseDistribution
 from ..distributions.base_measure import Base, BaseMeasure, UniformOn, UniformWithin
 from ..distributions.kernel_mesh import KernelMesh
 from ..supports import IntervalUnion
-from .data import Floats, as_events, distance_to_intervals
+from .data import Floats, as_events, distance_to_intervals, merged, reduced
 from .newton import Cells
 
 __all__ = [
@@ -53,12 +53,20 @@ def extreme_observations(
     With each comes the total weight of the observations that are equal to it. The extremes of a
     union are among those of its parts, so these are all that is kept of data in parts.
     """
-    values, index = x.unique(dim=0, return_inverse=True)
-    weight = weight.new_zeros(len(values)).index_add(0, index, weight)
-    cells = np.ravel_multi_index(_cells(_relative(values, box)), _shape(len(box)))
-    kept = [np.unique(c, return_index=True)[1] for c in (cells, cells[::-1])]
-    extreme = torch.from_numpy(np.union1d(kept[0], len(cells) - 1 - kept[1]))
-    return values[extreme], weight[extreme]
+
+    def extremes(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        cell = torch.from_numpy(np.ravel_multi_index(_cells(_relative(x, box)), _shape(len(box))))
+        kept = torch.zeros(len(x), dtype=torch.bool)
+        for signed in (x, -x):
+            least = torch.ones_like(kept)
+            for column in signed.T:
+                found = x.new_full((_CELLS,), torch.inf)
+                rest = torch.where(least, column, torch.inf)
+                least &= column == found.scatter_reduce(0, cell, rest, "amin")[cell]
+            kept |= least
+        return merged(x[kept], weight[kept])
+
+    return reduced(extremes, x, weight)
 
 
 def truncated(
