@@ -20,6 +20,7 @@ from torch.distributions import Uniform, kl_divergence
 from sparsefam import KernelDeformedExp
 from sparsefam.distributions.base_measure import UniformOn
 from sparsefam.estimators import SparseDensity
+from sparsefam.estimators.truncation import _cells, extreme_observations
 from sparsefam.feature_maps import Gaussian
 from sparsefam.losses import fenchel_young
 from sparsefam.scores import KernelExpansion
@@ -284,6 +285,25 @@ def two_moons(count: int) -> np.ndarray:
     x, upper = np.pi * rng.random(count), rng.random(count) < 0.5
     x = np.stack([np.cos(x), np.sin(x)], 1)
     return np.where(upper[:, None], x, [1, 0.5] - x) + rng.normal(0, 0.08, (count, 2))
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_extremes_of_cells_come_with_the_weight_of_their_ties(
+    dim: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    x, weight = rng.normal(size=(4000, dim)).round(1 if dim == 1 else 0), rng.random(4000)
+    x[2000:] += 1e-3 * rng.integers(0, 3, (2000, dim))
+    box = [Uniform(torch.tensor(-6.0), torch.tensor(6.0)).expand(())] * dim
+    cells: dict[tuple[int, ...], list[tuple[float, ...]]] = {}
+    for row, cell in zip(x.tolist(), np.stack(_cells((x + 6) / 12), 1).tolist(), strict=True):
+        cells.setdefault(tuple(cell), []).append(tuple(row))
+    due = np.array(sorted({end(rows) for rows in cells.values() for end in (min, max)}))
+    monkeypatch.setattr("sparsefam.estimators.data._SORTED", 700)
+    found, total = extreme_observations(torch.from_numpy(x), torch.from_numpy(weight), box)
+    np.testing.assert_array_equal(found.numpy(), due)
+    sums = [weight[(x == row).all(1)].sum() for row in due]
+    np.testing.assert_allclose(total.numpy(), sums)
 
 
 # Parts without observations, and one with observations that goes on beyond them.

@@ -30,6 +30,8 @@ _SCORE_SHARE, _MASS_SHARE = 0.2, 0.05
 _ROUNDING = 100
 # Least number of nodes along each axis: edges are resolved along the last axis only.
 _LEAST_NODES = {1: 1, 2: 128, 3: 32}
+# Nodes at which the size of functions is taken at a time.
+_CHUNK = 2**14
 # The number of overlapping kernels from which on they are summed in float64.
 _OVERLAP = 48.0
 # Nodes at which bases and functions are compared; the relative difference of equal kernels.
@@ -72,8 +74,7 @@ class KernelMesh:
         """
         with torch.no_grad():
             axes = [_find_axis(features, base, axis, tolerance, growth) for axis in range(base.dim)]
-            mesh = cls.of_axes(axes, base, tolerance).with_order(_LEAST_NODES.get(base.dim, 1))
-        return mesh.with_matrix_of(features)
+            return cls.of_axes(axes, base, tolerance).with_order(_LEAST_NODES.get(base.dim, 1))
 
     @classmethod
     def of_axes(
@@ -94,7 +95,8 @@ class KernelMesh:
     def with_matrix_of(self, features: FeatureMap) -> "KernelMesh":
         """Return the mesh with functions at its nodes, unless they are learned."""
         matrix = features.at(self.nodes)
-        sums, largest = matrix.abs().sum(-2).amax(), matrix.abs().amax()
+        parts = [(x.abs().sum(-2).amax(), x.abs().amax()) for x in matrix.split(_CHUNK, -1)]
+        sums, largest = (torch.stack(x).amax() for x in zip(*parts, strict=True))
         kept = None if matrix.requires_grad else matrix
         return replace(self, matrix=kept, is_wide=bool(sums > _OVERLAP * largest))
 

@@ -140,7 +140,7 @@ class Objective:
     measure: Tensor  # Weights of nodes (Q,)
     on_nodes: Tensor  # The functions at the nodes (Q, R)
     finer: Tensor  # Weights of twice as many nodes along each axis (Q',)
-    on_finer: Tensor  # Kernels at these, which show whether the nodes are enough (I, Q')
+    on_finer: Tensor  # The functions at these, float32, to show if the nodes are enough (Q', R)
     cells: "Cells"  # Where rounded observations may have been
     weight: Tensor  # Sum of the weights of the data
     squares: Tensor  # Sum of their squares
@@ -162,7 +162,13 @@ class Objective:
             mesh, finer = KernelMesh.of_axes(coarse, mesh.base, mesh.tolerance), mesh
         mixing = whitening(kernel, points)
         size, none = mixing.shape[1], mixing.new_zeros(())
-        on_nodes, on_finer = (kernel_matrix(kernel, points, m.nodes) for m in (mesh, finer))
+
+        def on(mesh: KernelMesh, dtype: torch.dtype) -> Tensor:
+            found = torch.empty(len(mesh.nodes), size, dtype=dtype)
+            for t, rows in chunks(mesh.nodes, found):
+                rows.copy_(kernel_matrix(kernel, points, t).T @ mixing)
+            return found
+
         return cls(
             alpha,
             kernel,
@@ -170,9 +176,9 @@ class Objective:
             mixing,
             mesh.axes[0] if len(mesh.axes) == 1 else None,
             mesh.measure.flatten(),
-            on_nodes.T @ mixing,
+            on(mesh, torch.float64),
             finer.measure.flatten(),
-            on_finer,
+            on(finer, torch.float32),
             cells,
             none,
             none,
@@ -291,7 +297,8 @@ class Objective:
         covariance = self.second / self.weight - torch.outer(self.mean, self.mean)
         spread = (covariance + torch.outer(d, d)) / self.observations
         optimism = float(torch.cholesky_solve(spread, found.factor).trace())
-        p = Power(self.alpha - 1).at(self.mixing @ found.x @ self.on_finer - normalizer)
+        scores = (self.on_finer @ found.x.float()).double()
+        p = Power(self.alpha - 1).at(scores - normalizer)
         error = abs(float(self.finer @ p) - 1)
         return Fit(self, penalty, found, loss, loss + optimism, error, center)
 

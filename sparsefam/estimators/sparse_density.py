@@ -18,8 +18,8 @@ from tqdm import tqdm
 
 from ..distributions import KernelDeformedExp, KernelExp, SparseDistribution, Truncated
 from ..distributions.base_measure import Base, BaseMeasure, uniform_box
-from ..distributions.kernel import attainable
-from ..feature_maps import Gaussian, Kernel, require_kernel
+from ..distributions.kernel import attainable, find_mesh
+from ..feature_maps import Gaussian, Kernel, KernelFeatures, require_kernel
 from ..losses import conjugate
 from ..numerics.threads import one_thread
 from ..numerics.validation import require_integer
@@ -243,7 +243,8 @@ class SparseDensity(DensityEstimator):
         def objective(alpha: float, kernel: Kernel) -> Objective:
             some = torch.zeros(len(points), dtype=points.dtype)
             some[0] = _SCORE
-            mesh = kernel_density(kernel, points, some, self._bases[alpha], alpha).mesh
+            features = KernelFeatures(as_events(points), kernel)
+            mesh = find_mesh(some, features, self._bases[alpha], alpha, _tolerance(points))
             return Objective.of(alpha, kernel, points, mesh, cells).with_data(x, weight, group)
 
         fit = self._best_fit(alphas, kernels, objective, x, weight)
@@ -471,12 +472,16 @@ def _warn_of_tails(x: Tensor, span: float, least: float) -> None:
         )
 
 
+def _tolerance(points: Tensor) -> float:
+    """Return the accuracy of a mesh for inducing points (I, D)."""
+    return attainable(_TOLERANCE[points.shape[-1]], points)
+
+
 def kernel_density(
     kernel: Kernel, points: Tensor, weights: Tensor, base: Base, alpha: float
 ) -> KernelExp | KernelDeformedExp:
     """Return the density of a score with weights (I,) at inducing points (I, D)."""
-    located = as_events(points)
-    tolerance = attainable(_TOLERANCE[points.shape[-1]], points)
+    located, tolerance = as_events(points), _tolerance(points)
     if alpha == 1:
         return KernelExp(weights, located, kernel, base, tolerance=tolerance)
     return KernelDeformedExp(weights, located, kernel, base, alpha, tolerance=tolerance)

@@ -15,9 +15,10 @@ from torch.distributions import Uniform
 
 from ..distributions import KernelDeformedExp, Mixture, SparseDistribution
 from ..distributions.base_measure import Base, BaseMeasure, UniformOn, UniformWithin
+from ..distributions.kernel import find_mesh
 from ..distributions.kernel_mesh import KernelMesh
 from ..supports import IntervalUnion
-from .data import Floats, as_events, distance_to_intervals, merged, reduced
+from .data import Floats, as_events, chunks, distance_to_intervals, merged, reduced
 from .newton import Cells
 
 __all__ = [
@@ -206,11 +207,17 @@ def uniform_on(p: KernelDeformedExp, intervals: Tensor, whole: Uniform) -> Kerne
 def uniform_within(
     p: KernelDeformedExp, box: Any, region: Callable[[Tensor], Tensor]
 ) -> KernelDeformedExp:
-    """Return the uniform density on a region of a box as a member of the family of p."""
-    score, alpha = p._with_weights(0 * p.weights), float(p.alpha)
-    whole = KernelDeformedExp.from_score(score, box, alpha, tolerance=p.mesh.tolerance)
-    mesh = _within(whole.mesh, box, region)
-    return KernelDeformedExp.from_score(score, UniformWithin(box, region), alpha, mesh=mesh)
+    """Return the uniform density on a region of a box, on a mesh for the kernels of p."""
+    alpha, zero = float(p.alpha), p.weights.new_zeros(1)
+    mesh = find_mesh(p.weights, p.features, box, alpha, p.mesh.tolerance)
+    return KernelDeformedExp(
+        zero,
+        p.inducing_points[:1],
+        p.kernel,
+        UniformWithin(box, region),
+        alpha,
+        mesh=_within(mesh, box, region),
+    )
 
 
 def _within(
@@ -218,7 +225,7 @@ def _within(
 ) -> KernelMesh:
     """Return a mesh whose measure is zero off a region of its box."""
     base = BaseMeasure(UniformWithin(box, region), len(box), mesh.nodes.dtype)
-    at_nodes = region(mesh.nodes).reshape(mesh.measure.shape)
+    at_nodes = torch.cat([region(t) for (t,) in chunks(mesh.nodes)]).reshape(mesh.measure.shape)
     return replace(mesh, base=base, measure=mesh.measure * at_nodes)
 
 
