@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,7 +52,7 @@ class KernelMesh:
     measure: Tensor  # Quadrature weights times the base density, by subinterval (m, G), float64
     base: BaseMeasure
     tolerance: float  # Relative error to which scores are polynomials
-    matrix: Tensor | None  # The functions at the nodes (*B, I, Q), float64; None if learned
+    matrix: Tensor | None  # The functions at the nodes (*B, I, Q), float64, if they are kept
     is_wide: bool = False  # Whether so many functions overlap that their sums need float64
     basis: Basis | None = None  # A basis whose functions are polynomials, too
 
@@ -99,6 +100,10 @@ class KernelMesh:
         sums, largest = (torch.stack(x).amax() for x in zip(*parts, strict=True))
         kept = None if matrix.requires_grad else matrix
         return replace(self, matrix=kept, is_wide=bool(sums > _OVERLAP * largest))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # It is most of a fitted model, and follows from the functions.
+        return self.__dict__ | {"matrix": None}
 
     def to(self, device: torch.device) -> "KernelMesh":
         """Return the mesh on another device, with the same base."""
