@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
 from memory import allocated_megabytes
 from torch.distributions import Normal
 

@@ -199,8 +199,15 @@ class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: igno
 
     @one_thread()
     def plot(self, ax: Any = None, **options: Any) -> Any:
-        """Plot the density, with options of `plot_density` such as `data=X`; return the axes."""
-        return self._normalized().plot(ax, **options)
+        """Plot the density, with options of `plot_density` such as `data=X`; return the axes.
+
+        Axes without labels get the names of the columns, if the data had any.
+        """
+        ax = self._normalized().plot(ax, **options)
+        for axis, name in zip("xy", getattr(self, "feature_names_in_", ()), strict=False):
+            if not getattr(ax, f"get_{axis}label")():
+                ax.set(**{f"{axis}label": name})
+        return ax
 
 
 def distance_to_intervals(x: Tensor, intervals: Tensor) -> Tensor:
@@ -237,12 +244,13 @@ def merged(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rounding_of(x: Tensor) -> Tensor:
-    """Return the unit (D,) to which columns are rounded, such as 1 for counts; 0 if they are not.
+    """Return the unit (D,) to which columns are rounded, and how many whole numbers (D,) they have.
 
-    A column is taken for rounded if each value is there three times on average. The unit is the
-    usual distance of a tied observation from the nearest other value with ties.
+    The unit is 1 for counts, and 0 if a column is not rounded. A column is taken for rounded if
+    each value is there three times on average. The unit is the usual distance of a tied observation
+    from the nearest other value with ties. The number is 0 unless a rounded column has no others.
     """
-    found = x.new_zeros(x.shape[1])
+    found = x.new_zeros(2, x.shape[1])
     for d, column in enumerate(x.T):
         values = torch.from_numpy(np.sort(column.numpy()))
         last = pad(values[1:] != values[:-1], (0, 1), value=True)
@@ -250,12 +258,13 @@ def rounding_of(x: Tensor) -> Tensor:
             continue
         (end,) = torch.nonzero(last, as_tuple=True)
         values, counts = values[end], end.diff(prepend=end.new_tensor([-1]))
+        found[1, d] = len(values) * bool((values.frac() == 0).all())
         values, counts = values[counts > 1], counts[counts > 1]
         if len(values) > 1:
             gap = values.diff()
             nearest = torch.minimum(torch.cat([gap[:1], gap]), torch.cat([gap, gap[-1:]]))
             nearest, order = nearest.sort()
-            found[d] = nearest[int((2 * counts[order].cumsum(0) < counts.sum()).sum())]
+            found[0, d] = nearest[int((2 * counts[order].cumsum(0) < counts.sum()).sum())]
     return found
 
 

@@ -66,12 +66,14 @@ _TOLERANCE = {1: 1e-11, 2: 1e-6, 3: 1e-3}
 _MOST_MISSED = 0.01
 # Warn if the distance between the quartiles is below so many times the narrowest bandwidth.
 _TAILS = 2.0
+# Warn of columns with fewer distinct whole numbers.
+_FEW = 10
 # A progress bar appears after so many seconds.
 _DELAY = 5.0
 
 
 class SparseDensity(DensityEstimator):
-    r"""Estimate a density on one, two or three columns that may be exactly zero.
+    r"""Estimate a density on one, two or three columns of numbers that may be exactly zero.
 
     The kernel deformed exponential family $p = [1 + (\alpha - 1)(f - A)]_+^{1/(\alpha - 1)}\,q_0$
     whose score f minimises the Fenchel-Young loss of the data, penalized by the norm of f:
@@ -84,6 +86,7 @@ class SparseDensity(DensityEstimator):
 
     Columns whose values are there three times or more on average are taken for rounded, as counts
     are: an observation then stands for all places that are nearer to it than to the next value.
+    Columns of categories are not estimated: fit a density to the rows of each category.
 
     Args:
         alpha: Entropic index from 1 (positive everywhere) to 2. None chooses 1, 1.5 or 2 by the
@@ -204,7 +207,8 @@ class SparseDensity(DensityEstimator):
 
         Warns:
             RuntimeWarning: Tails too heavy for kernels of one width; a density under a given base
-                that is zero at more than 1 % of the observations.
+                that is zero at more than 1 % of the observations; columns of fewer than ten
+                distinct whole numbers; whole numbers at a bound.
         """
         if self.bounds is not None and self.base is not None:
             raise ValueError(f"bounds must be None if base is given, got {self.bounds!r}")
@@ -220,7 +224,7 @@ class SparseDensity(DensityEstimator):
                 raise ValueError(f"coverage must be {rule}, got {self.coverage!r}")
             alphas = [alpha for alpha in alphas if alpha > 1]
         columns = Columns.of(x, weight, group)
-        unit = all_gather(rounding_of(x).unsqueeze(0), group).amax(0)
+        unit, whole = all_gather(rounding_of(x).unsqueeze(0), group).amax(0)
         self._bases = {
             alpha: _default_base(alpha, columns, limits, unit) if self.base is None else self.base
             for alpha in alphas
@@ -228,6 +232,7 @@ class SparseDensity(DensityEstimator):
         if self.base is not None:
             measure = BaseMeasure(self.base, dim, x.dtype)
             limits = x.new_tensor([measure.bounds(d) for d in range(dim)])
+        self._warn_of_whole_numbers(whole, unit, limits, columns)
         cells = Cells(unit, limits)
         given: Any = self.inducing_points
         points = inducing_points(given, x, columns, limits[0], self.random_state, group)
@@ -305,12 +310,38 @@ class SparseDensity(DensityEstimator):
             x, weight = x[weight > 0], weight[weight > 0]
         if data.shape[1] > 3:
             raise ValueError(
-                f"X must have at most 3 features, got {data.shape[1]}; BetaGaussianDensity takes "
-                "more"
+                f"X must have at most 3 features, got {data.shape[1]}: choose up to three columns, "
+                "or fit one ellipsoid to all of them by BetaGaussianDensity"
             )
         if base is not None:
             BaseMeasure(base, x.shape[1], x.dtype).require_inside("X", x)
         return x, weight
+
+    def _warn_of_whole_numbers(
+        self, count: Tensor, unit: Tensor, limits: Tensor, columns: Columns
+    ) -> None:
+        """Warn of columns with few distinct whole numbers (D,), and of whole numbers at bounds."""
+        names = getattr(self, "feature_names_in_", range(len(count)))
+        few = [f"{names[d]!r} has {int(n)}" for d, n in enumerate(count) if 0 < n < _FEW]
+        if few:
+            warnings.warn(
+                f"X has columns of few distinct whole numbers ({', '.join(few)}), to which a curve "
+                "is fitted as to counts: where they are codes of categories, fit a density to the "
+                "rows of each category",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        ends = torch.stack([columns.low, columns.high], -1)
+        at_bound = (ends == limits).any(1) & (count > 0) & (unit == 1)
+        if at_bound.any():
+            some = ", ".join(f"{names[d]!r}" for d in at_bound.nonzero().flatten().tolist())
+            warnings.warn(
+                f"X has whole numbers at the ends of bounds, in columns {some}, which are taken "
+                "for rounded: 0 in bounds=(0, None) stands for 0 to 0.5, where the density is "
+                "twice its share; for counts leave bounds out",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
     def _best_fit(
         self,
