@@ -196,14 +196,15 @@ class Objective:
             x, weight = merged(x, weight)
         for rows, part in chunks(x, weight):
             if self.axis is not None and not self.cells.unit.any():
-                cell, share = self.axis.shares(rows.squeeze(-1))
                 near = ((self.axis.breaks[0] <= rows) & (rows <= self.axis.breaks[-1])).squeeze(-1)
-                values = (torch.where(near, part, 0.0).unsqueeze(-1) * share).T
+                cell, share = self.axis.shares(rows[near, 0])
+                values = (part[near].unsqueeze(-1) * share).T
                 nodal.reshape(self.axis.order, -1).index_add_(1, cell, values)
                 rows, part = rows[~near], part[~near]
-            phi = self.cells.mean(self.features, rows)
-            first = first + part @ phi
-            second = second + (part.unsqueeze(-1) * phi).mT @ phi
+            if len(rows):
+                phi = self.cells.mean(self.features, rows)
+                first = first + part @ phi
+                second = second + (part.unsqueeze(-1) * phi).mT @ phi
         first = first + nodal @ self.on_nodes
         second = second + (nodal.unsqueeze(-1) * self.on_nodes).mT @ self.on_nodes
         return replace(
