@@ -1,16 +1,21 @@
 """Errors of `SparseDensity` and of kernel density estimates, and the coverage of its supports.
 
 Draws samples from densities with compact or separated supports, and parts of real columns. Two more
-tables count fitted observations with density zero, and compare ranks of anomalies. `--write` puts
-the tables into docs/benchmarks.md. `--only neighbours` compares with scipy, scikit-learn and KDEpy
-(`pip install '.[kde]'`, else left out), for docs/tutorials/estimation.md.
+tables count fitted observations with density zero, and compare ranks of anomalies; another one is
+of time and memory by the number of rows (`--only "rows of data"`). `--write` puts the tables into
+docs/benchmarks.md. `--only neighbours` compares with scipy, scikit-learn and KDEpy (`pip install
+'.[kde]'`, else left out), for docs/tutorials/estimation.md.
 """
 
+import pickle
 import sys
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from itertools import product
+from multiprocessing import get_context
+from resource import RUSAGE_SELF, getrusage
 from typing import Any
 
 import numpy as np
@@ -30,6 +35,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 from sklearn.neighbors import KernelDensity
 from sklearn.preprocessing import StandardScaler
+from tqdm import tqdm
 
 from sparsefam.estimators import SparseDensity, quadratic_score
 
@@ -254,6 +260,50 @@ def neighbour_tables(drawn: dict[int, int] = DRAWN, jobs: int = 2) -> list[Table
     return [Table(title, ["density, draws", *columns], rows)]
 
 
+# Rows
+
+# Columns and rows of normal draws, and the most seconds and megabytes of a first fit to them.
+ROWS: dict[tuple[int, int], tuple[float, float]] = {
+    (1, 150): (2, 300),
+    (1, 10_000): (2, 300),
+    (1, 100_000): (3, 300),
+    (1, 1_000_000): (5, 300),
+    (1, 10_000_000): (60, 300),
+    (2, 150): (2, 500),
+    (2, 20_000): (3, 500),
+    (2, 1_000_000): (60, 500),
+    (3, 150): (5, 500),
+    (3, 20_000): (5, 500),
+}
+
+
+def _cost(size: tuple[int, int]) -> tuple[float, float, float]:
+    """Return the seconds of processor time and the megabytes of a fit, and those of its pickle."""
+    torch.set_num_threads(1)
+    columns, rows = size
+    x = np.random.default_rng(0).normal(size=(rows, columns))
+    before, start = getrusage(RUSAGE_SELF).ru_maxrss, time.process_time()
+    model = SparseDensity(random_state=0, verbose=False).fit(x)
+    seconds, after = time.process_time() - start, getrusage(RUSAGE_SELF).ru_maxrss
+    return seconds, (after - before) / 1024, len(pickle.dumps(model)) / 1e6
+
+
+def row_table(sizes: dict[tuple[int, int], tuple[float, float]] = ROWS) -> Table:
+    """Return what fits cost by the number of rows, each of them the first of its process."""
+    rows, failures = [], []
+    for (columns, count), most in tqdm(sizes.items(), disable=None):
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            cost = pool.submit(_cost, (columns, count)).result()
+        rows.append([f"{columns}", f"{count:,}", *(f"{value:.3g}" for value in cost)])
+        if any(value > limit for value, limit in zip(cost, most, strict=False)):
+            failures.append(f"{count:,} rows of {columns} columns: {cost}, at most {most}")
+    title = (
+        "Normal draws, one thread: seconds of processor time and megabytes, besides those of the "
+        "data, of the first fit of a process, with default settings, and megabytes of its pickle."
+    )
+    return Table(title, ["columns", "rows", "seconds", "MB", "pickled"], rows, failures)
+
+
 # Coverage
 
 NOMINAL = (None, 0.95, 0.99)
@@ -465,6 +515,7 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = options.parse_args(arguments)
     sections: dict[str, Callable[[], list[Table]]] = {
         "density estimation": lambda: error_tables(SIZES, chosen.jobs),
+        "rows of data": lambda: [row_table()],
         "coverage": lambda: coverage_tables(jobs=chosen.jobs),
         "fitted observations": lambda: [own_table()],
         "anomalies": lambda: [anomaly_table()],

@@ -176,15 +176,16 @@ def each_in_processes(
 ) -> Iterator[Any]:
     """Yield a function of each item, by processes of one thread each, or here if `jobs` is 1.
 
+    A terminal shows progress.
     The processes are spawned, since forked ones would share the locks of torch's threads.
     """
     if jobs == 1:
-        yield from map(function, tqdm(items))
+        yield from map(function, tqdm(items, disable=None))
         return
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     os.environ.update(dict.fromkeys(names, "1"))
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        yield from tqdm(pool.map(function, items), total=len(items))
+        yield from tqdm(pool.map(function, items), total=len(items), disable=None)
 
 
 def in_processes(function: Callable[[Any], Any], items: Sequence[Any], jobs: int) -> list[Any]:

@@ -6,7 +6,8 @@ Petal lengths have a gap between species, and the concavity of a cell nucleus ca
 `python -m examples.estimation` draws the estimates into demo/estimation.png (shaded: SparseDensity
 with its support; dashed: gaussian_kde) and prints the table of docs/tutorials/estimation.md. In the
 gap: mass between 1.95 and 2.95 cm, or below zero. Missed: held-out measurements at which the
-density is zero. Score: integrated squared error up to a constant; less is better.
+density is zero. Score: `quadratic_score`, minus the integrated squared error up to a constant;
+larger is better.
 
 References:
     Fisher (1936), The use of multiple measurements in taxonomic problems. Annals of Eugenics 7.
@@ -101,7 +102,7 @@ def check(case: Case, estimate: Any, held: Floats) -> list[float]:
         for t in (inside, held)
     )
     volume = np.prod(np.ptp(case.gap, axis=1))
-    return [volume * in_gap.mean(), (at_held == 0).mean(), -quadratic_score(estimate, held)]
+    return [volume * in_gap.mean(), (at_held == 0).mean(), quadratic_score(estimate, held)]
 
 
 def cross_validate(case: Case, fit: Callable[[Floats], Any], folds: int) -> Floats:

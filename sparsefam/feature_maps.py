@@ -109,7 +109,8 @@ def kernel_matrix(kernel: Kernel, points: Tensor, t: Tensor) -> Tensor:
     if not isinstance(found, Tensor) or (found.shape, found.dtype) != (shape, torch.float64):
         shapes = f"({shape[0]}, {size}), ({shape[1]}, {size})"
         raise ValueError(f"kernel must map float64 {shapes} to {shape}, got {_kind(found)}")
-    require(torch.isfinite(found), "kernel", "finite", "a value that is not")
+    # Their sum is finite only if all of them are.
+    require(torch.isfinite(found.sum()), "kernel", "finite", "a value that is not")
     return found.reshape(*points.shape[:-1], len(t))
 
 

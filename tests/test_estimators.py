@@ -20,6 +20,7 @@ from torch.distributions import Uniform, kl_divergence
 from sparsefam import KernelDeformedExp
 from sparsefam.distributions.base_measure import UniformOn
 from sparsefam.estimators import SparseDensity
+from sparsefam.estimators.truncation import _cells, extreme_observations
 from sparsefam.feature_maps import Gaussian
 from sparsefam.losses import fenchel_young
 from sparsefam.scores import KernelExpansion
@@ -190,6 +191,7 @@ WIDE = (
 OUTLYING = ("check_outliers_train", "check_outliers_fit_predict")
 
 
+@pytest.mark.filterwarnings("ignore:X has columns of few distinct whole numbers")
 def test_scikit_learns_checks() -> None:
     expected = dict.fromkeys(WIDE, "their data have more than three columns")
     expected |= dict.fromkeys(OUTLYING, "fitted observations are in the support")
@@ -217,7 +219,11 @@ test_bad_input_is_named = refused(
         ({"max_iter": 0}, two_bumps(20), "max_iter must be at least 1, got 0"),
         ({"base": Uniform(0.3, 0.5)}, two_bumps(20), "X must be inside the support of the base"),
         ({}, np.ones((5, 1)), "X must have no constant column"),
-        ({}, np.zeros((5, 4)), "at most 3 features, got 4; BetaGaussianDensity takes more"),
+        (
+            {},
+            np.zeros((5, 4)),
+            "at most 3 features, got 4: choose .* BetaGaussianDensity",
+        ),
         ({}, np.array([[0.0], [np.nan]]), "Input X contains NaN"),
         ({}, np.array([[0.0]]), "minimum of 2 is required"),
     ],
@@ -286,6 +292,25 @@ def two_moons(count: int) -> np.ndarray:
     return np.where(upper[:, None], x, [1, 0.5] - x) + rng.normal(0, 0.08, (count, 2))
 
 
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_extremes_of_cells_come_with_the_weight_of_their_ties(
+    dim: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    x, weight = rng.normal(size=(4000, dim)).round(1 if dim == 1 else 0), rng.random(4000)
+    x[2000:] += 1e-3 * rng.integers(0, 3, (2000, dim))
+    box = [Uniform(torch.tensor(-6.0), torch.tensor(6.0)).expand(())] * dim
+    cells: dict[tuple[int, ...], list[tuple[float, ...]]] = {}
+    for row, cell in zip(x.tolist(), np.stack(_cells((x + 6) / 12), 1).tolist(), strict=True):
+        cells.setdefault(tuple(cell), []).append(tuple(row))
+    due = np.array(sorted({end(rows) for rows in cells.values() for end in (min, max)}))
+    monkeypatch.setattr("sparsefam.estimators.data._SORTED", 700)
+    found, total = extreme_observations(torch.from_numpy(x), torch.from_numpy(weight), box)
+    np.testing.assert_array_equal(found.numpy(), due)
+    sums = [weight[(x == row).all(1)].sum() for row in due]
+    np.testing.assert_allclose(total.numpy(), sums)
+
+
 # Parts without observations, and one with observations that goes on beyond them.
 def test_parts_far_from_all_data_are_left_out_in_the_plane() -> None:
     """Sums of wide kernels have ripples, which are positive far from the moons."""
@@ -308,7 +333,9 @@ def test_parts_far_from_all_data_are_left_out_in_the_plane() -> None:
     torch.testing.assert_close(found[found > 0] * mass, full[found > 0], rtol=1e-3, atol=0)
     assert (model.predict(model.sample(500, random_state=0)) == 1).all()
     assert (model.predict([[1e300, 0.0], [0.0, -1e300]]) == -1).all()
-    again = pickle.loads(pickle.dumps(model))
+    kept = pickle.dumps(model)
+    assert len(kept) < 2e7  # without the kernels at the nodes, which follow from the rest
+    again = pickle.loads(kept)
     np.testing.assert_array_equal(again.score_samples(x), model.score_samples(x))
 
 

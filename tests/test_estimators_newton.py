@@ -1,10 +1,13 @@
 """Newton steps of fits, and data with ties and outliers."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from memory import allocated_megabytes
+from torch.distributions import Normal
 
 from sparsefam.distributions.kernel_mesh import KernelMesh
 from sparsefam.estimators import SparseDensity
@@ -36,6 +39,35 @@ def test_derivatives_are_those_of_the_loss(alpha: float) -> None:
     torch.testing.assert_close(at.slope, slope, rtol=1e-5, atol=1e-7)
     hessian = torch.stack([(a.slope - b.slope) / 2e-5 for a, b in pairs])
     torch.testing.assert_close(at.hessian(), hessian, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("rounded", [False, True])
+def test_sums_over_the_data_are_those_over_nodes(rounded: bool) -> None:
+    """Also of observations beyond the nodes, where the base is negligible."""
+    x = torch.randn(30_000, 1, generator=torch.Generator().manual_seed(0)).double()
+    x = torch.cat([x.round(decimals=1) if rounded else x, torch.tensor([[-300.0], [500.0]])])
+    weight = 1 + torch.arange(len(x)).double() % 3
+    points = torch.linspace(-3, 3, 12, dtype=torch.float64).unsqueeze(-1)
+    points = torch.cat([points, torch.tensor([[-300.0]])])
+    kernel, base = Gaussian(torch.tensor([0.4]).double()), Normal(0.0, 1.0)
+    mesh = kernel_density(kernel, points, torch.ones(13).double(), base, 1.0).mesh
+    cells = replace(EXACT, unit=torch.tensor([0.1 * rounded]).double())
+    problem = Objective.of(1.0, kernel, points, mesh, cells).with_data(x, weight)
+    phi = cells.mean(problem.features, x)
+    assert x.amax() > mesh.axes[0].breaks[-1]
+    torch.testing.assert_close(problem.first, weight @ phi, rtol=0, atol=1e-8 * len(x))
+    second = (weight.unsqueeze(-1) * phi).mT @ phi
+    torch.testing.assert_close(problem.second, second, rtol=0, atol=1e-8 * len(x))
+    torch.testing.assert_close(problem.weight, weight.sum())
+    torch.testing.assert_close(problem.squares, weight.square().sum())
+
+
+def test_memory_does_not_grow_with_rows() -> None:
+    """It took 2.4 kB a row."""
+    x = np.random.default_rng(0).normal(size=(200_000, 1))
+    model = SparseDensity(bandwidth=1.0, penalty=1e-4)
+    few, many = (allocated_megabytes(lambda x=x: model.fit(x)) for x in (x[:2000], x))
+    assert many < few + 20
 
 
 def test_later_data_may_be_narrower() -> None:

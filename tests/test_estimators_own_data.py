@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib import pyplot
 from scipy.stats import nbinom
 from sklearn.datasets import load_iris
 from sklearn.decomposition import PCA
@@ -20,6 +21,7 @@ from sparsefam.estimators.data import rounding_of
 
 RNG = np.random.default_rng(0)
 VISITS = RNG.negative_binomial(0.5, 0.5 / 3.4, 2250).astype(float)
+FIXED: dict[str, Any] = {"bandwidth": 1.0, "penalty": 1e-2, "inducing_points": 10}
 TAILS = "X has heavy tails or far observations: its range is .* times the distance"
 CASES: dict[str, tuple[np.ndarray, dict[str, Any], str | None]] = {
     "petals": (load_iris().data[:, 2], {}, None),
@@ -47,14 +49,45 @@ def test_no_own_observation_has_density_zero(name: str) -> None:
     assert float(model.support_mass_.sum()) == pytest.approx(1, abs=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:X has whole numbers at the ends of bounds")
 @pytest.mark.parametrize("bounds", [None, (0, None)])
-def test_densities_of_counts_are_near_their_probabilities(bounds: Any) -> None:
+def test_masses_of_counts_are_near_their_probabilities(bounds: Any) -> None:
     """An observation stands for the unit interval around it, or half of one at a bound."""
     model = SparseDensity(bounds=bounds).fit(VISITS[:, None])
     ends = np.arange(-0.5, 8)
     due = nbinom(0.5, 0.5 / 3.4).pmf(np.arange(8))
     found = model.density_.cdf(torch.from_numpy(ends)).diff().numpy()
     np.testing.assert_allclose(found, due, atol=0.04)
+
+
+def test_densities_of_counts_are_their_probabilities_but_at_a_bound() -> None:
+    counts = np.random.default_rng(0).poisson(3, 400)[:, None]
+    at = np.arange(7)
+    shares = (counts == at).mean(0)
+    error = 3 * np.sqrt(shares / 400)
+    found = np.exp(SparseDensity().fit(counts).score_samples(at[:, None]))
+    assert (np.abs(found - shares) < error).all() and found[0] < 0.06
+    with pytest.warns(RuntimeWarning, match="whole numbers at the ends of bounds, in columns 0,"):
+        bounded = SparseDensity(bounds=(0, None)).fit(counts)
+    assert bounded.score_samples([[0.0]]) == pytest.approx(np.log(2 * shares[0]), abs=0.3)
+
+
+def test_columns_of_few_whole_numbers_are_named() -> None:
+    rng = np.random.default_rng(0)
+    x = np.stack([rng.poisson(30, 300), rng.integers(1, 4, 300), rng.normal(size=300)], 1)
+    with pytest.warns(RuntimeWarning, match=r"few distinct whole numbers \(1 has 3\)") as told:
+        SparseDensity(**FIXED).fit(x)
+    assert sum("distinct" in str(w.message) for w in told) == 1
+
+
+def test_plots_have_the_names_of_columns() -> None:
+    model = SparseDensity(**FIXED).fit(RNG.normal(size=(50, 2)))
+    model.feature_names_in_ = np.array(["length", "width"], dtype=object)
+    ax = model.plot()
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("length", "width")
+    ax.set(xlabel="cm")
+    assert model.plot(ax).get_xlabel() == "cm"
+    pyplot.close("all")
 
 
 def test_an_observation_off_the_fit_extends_its_support() -> None:
@@ -90,8 +123,9 @@ def test_a_given_base_that_leaves_observations_out_is_told() -> None:
 
 def test_units_of_rounding() -> None:
     columns = [VISITS, RNG.normal(size=2250).round(1), RNG.random(2250)]
-    found = rounding_of(torch.from_numpy(np.stack(columns, -1)))
+    found, whole = rounding_of(torch.from_numpy(np.stack(columns, -1)))
     torch.testing.assert_close(found, torch.tensor([1.0, 0.1, 0.0], dtype=torch.float64))
+    assert whole.tolist() == [len(np.unique(VISITS)), 0, 0]
 
 
 # Anomalies

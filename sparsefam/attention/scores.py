@@ -338,7 +338,8 @@ class _MeshScore(AttentionScore):
         dtype = torch.promote_types(like.dtype, torch.float32)  # no half precision
         weights = like.new_zeros(features.points.shape[-2], dtype=dtype)
         mesh = find_mesh(weights, features, uniform_box(*ends(self.box, like)), 2.0, tolerance)
-        return replace(mesh.for_basis(basis).with_matrix_of(features), basis=basis)
+        mesh = mesh.with_matrix_of(features).for_basis(basis)
+        return replace(mesh.with_matrix_of(features), basis=basis)
 
     def __getstate__(self) -> dict[str, Any]:
         # The nodes belong to these tensors, not to those of a copy, whose layer finds its own.

@@ -192,7 +192,7 @@ def solve(
         base = _uniform_on(features.basis)
     is_given, exponential = mesh is not None, isinstance(alpha, Real) and alpha == 1
     if mesh is None:
-        mesh = find_mesh(weights, features, base, alpha, tolerance)
+        mesh = find_mesh(weights, features, base, alpha, tolerance).with_matrix_of(features)
     elif not isinstance(mesh, KernelMesh):
         raise ValueError(f"mesh must be that of another density, got {mesh!r}")
     elif not torch.compiler.is_compiling():
@@ -224,7 +224,7 @@ def find_mesh(
     alpha: Tensor | float,
     tolerance: float | None,
 ) -> KernelMesh:
-    """Find a mesh for functions and scores of some weights."""
+    """Find a mesh for functions and scores of some weights, without the functions at its nodes."""
     rough, fine = _TOLERANCE.get(features.dim, _TOLERANCE[3])
     if is_default := tolerance is None:
         tolerance = fine if weights.dtype == torch.float64 else rough
@@ -247,13 +247,14 @@ def find_mesh(
     find = partial(KernelMesh.find, features, measure, growth=growth)
     mesh = find(tolerance=float(tolerance))
     is_line = features.dim == 1
-    if is_default and mesh.is_wide and is_line and tolerance > _OF_WIDE:
+    if not is_line:
+        return mesh
+    if is_default and tolerance > _OF_WIDE and mesh.with_matrix_of(features).is_wide:
         mesh = find(tolerance=_OF_WIDE)
-    if not is_line or not sizes.numel():
+    if not sizes.numel():
         return mesh
     with torch.no_grad():
-        finer = mesh.for_scores(partial(_exact_scores, weights, features), _least(alpha) < _PEAKED)
-    return mesh if finer is mesh else finer.with_matrix_of(features)
+        return mesh.for_scores(partial(_exact_scores, weights, features), _least(alpha) < _PEAKED)
 
 
 def attainable(tolerance: float, points: Tensor) -> float:

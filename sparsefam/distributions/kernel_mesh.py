@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,6 +31,8 @@ _SCORE_SHARE, _MASS_SHARE = 0.2, 0.05
 _ROUNDING = 100
 # Least number of nodes along each axis: edges are resolved along the last axis only.
 _LEAST_NODES = {1: 1, 2: 128, 3: 32}
+# Nodes at which the size of functions is taken at a time.
+_CHUNK = 2**14
 # The number of overlapping kernels from which on they are summed in float64.
 _OVERLAP = 48.0
 # Nodes at which bases and functions are compared; the relative difference of equal kernels.
@@ -49,7 +52,7 @@ class KernelMesh:
     measure: Tensor  # Quadrature weights times the base density, by subinterval (m, G), float64
     base: BaseMeasure
     tolerance: float  # Relative error to which scores are polynomials
-    matrix: Tensor | None  # The functions at the nodes (*B, I, Q), float64; None if learned
+    matrix: Tensor | None  # The functions at the nodes (*B, I, Q), float64, if they are kept
     is_wide: bool = False  # Whether so many functions overlap that their sums need float64
     basis: Basis | None = None  # A basis whose functions are polynomials, too
 
@@ -72,8 +75,7 @@ class KernelMesh:
         """
         with torch.no_grad():
             axes = [_find_axis(features, base, axis, tolerance, growth) for axis in range(base.dim)]
-            mesh = cls.of_axes(axes, base, tolerance).with_order(_LEAST_NODES.get(base.dim, 1))
-        return mesh.with_matrix_of(features)
+            return cls.of_axes(axes, base, tolerance).with_order(_LEAST_NODES.get(base.dim, 1))
 
     @classmethod
     def of_axes(
@@ -94,9 +96,14 @@ class KernelMesh:
     def with_matrix_of(self, features: FeatureMap) -> "KernelMesh":
         """Return the mesh with functions at its nodes, unless they are learned."""
         matrix = features.at(self.nodes)
-        sums, largest = matrix.abs().sum(-2).amax(), matrix.abs().amax()
+        parts = [(x.abs().sum(-2).amax(), x.abs().amax()) for x in matrix.split(_CHUNK, -1)]
+        sums, largest = (torch.stack(x).amax() for x in zip(*parts, strict=True))
         kept = None if matrix.requires_grad else matrix
         return replace(self, matrix=kept, is_wide=bool(sums > _OVERLAP * largest))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # It is most of a fitted model, and follows from the functions.
+        return self.__dict__ | {"matrix": None}
 
     def to(self, device: torch.device) -> "KernelMesh":
         """Return the mesh on another device, with the same base."""

@@ -1,6 +1,7 @@
 """Parameter checks, ranges of columns, inducing points and draws, shared by the estimators."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from numbers import Real
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from sklearn.cluster import kmeans_plusplus
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ..numerics.distributed import Group, process_group, sum_over_ranks
 from ..numerics.threads import one_thread
@@ -29,14 +31,18 @@ __all__ = [
     "Places",
     "all_gather",
     "as_events",
+    "as_tensor",
     "SupportMask",
     "bandwidth_of",
     "bounds_of",
+    "chunks",
     "check_alpha",
     "check_positive",
     "distance_to_intervals",
     "inducing_points",
     "is_real",
+    "merged",
+    "reduced",
     "rounding_of",
     "sample_weights",
     "sum_over",
@@ -47,6 +53,8 @@ Floats = NDArray[np.float64]
 
 # The default support of a base exceeds the range of the data by this share on either side.
 MARGIN = 0.25
+# Rows of data whose functions are in memory at a time, and rows that are sorted at a time.
+_CHUNK, _SORTED = 2**13, 2**19
 # A column is taken for rounded if its values are there so often on average.
 _TIED = 3
 # Values of each column in a mask of a support.
@@ -127,7 +135,7 @@ class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: igno
     def _observations(self, X: ArrayLike) -> Tensor:
         """Check new observations, and return them (n, D)."""
         check_is_fitted(self)
-        return torch.from_numpy(validate_data(self, X, dtype=np.float64, reset=False).copy())
+        return as_tensor(validate_data(self, X, dtype=np.float64, reset=False))
 
     @one_thread()
     def score_samples(self, X: ArrayLike) -> Floats:
@@ -168,11 +176,15 @@ class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: igno
 
     def _set_offset(self, x: Tensor) -> None:
         """Set the mean log density of observations (n, D) on the support."""
-        log = self._log_density(x)
-        self.offset_ = float(log[log.isfinite()].mean())
+        total, count = 0.0, 0
+        for (rows,) in chunks(x):
+            log = self._log_density(rows)
+            log = log[log.isfinite()]
+            total, count = total + float(log.sum()), count + len(log)
+        self.offset_ = total / count if count else math.nan
 
     def _log_density(self, x: Tensor) -> Tensor:
-        return self.density_.log_prob(as_events(x))
+        return torch.cat([self.density_.log_prob(as_events(rows)) for (rows,) in chunks(x)])
 
     @one_thread()
     def sample(self, n_samples: int = 1, random_state: Any = None) -> Floats:
@@ -187,8 +199,15 @@ class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: igno
 
     @one_thread()
     def plot(self, ax: Any = None, **options: Any) -> Any:
-        """Plot the density, with options of `plot_density` such as `data=X`; return the axes."""
-        return self._normalized().plot(ax, **options)
+        """Plot the density, with options of `plot_density` such as `data=X`; return the axes.
+
+        Axes without labels get the names of the columns, if the data had any.
+        """
+        ax = self._normalized().plot(ax, **options)
+        for axis, name in zip("xy", getattr(self, "feature_names_in_", ()), strict=False):
+            if not getattr(ax, f"get_{axis}label")():
+                ax.set(**{f"{axis}label": name})
+        return ax
 
 
 def distance_to_intervals(x: Tensor, intervals: Tensor) -> Tensor:
@@ -196,22 +215,56 @@ def distance_to_intervals(x: Tensor, intervals: Tensor) -> Tensor:
     return torch.maximum(intervals[:, 0] - x, x - intervals[:, 1]).clamp_min(0).amin(-1)
 
 
-def rounding_of(x: Tensor) -> Tensor:
-    """Return the unit (D,) to which columns are rounded, such as 1 for counts; 0 if they are not.
+def chunks(*data: Tensor, size: int = _CHUNK) -> Iterator[tuple[Tensor, ...]]:
+    """Yield the rows of tensors (n, ...) in parts."""
+    return zip(*(rows.split(size) for rows in data), strict=True)
 
-    A column is taken for rounded if each value is there three times on average. The unit is the
-    usual distance of a tied observation from the nearest other value with ties.
+
+def reduced(
+    reduce: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], x: Tensor, weight: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Reduce data (n, D) with weights (n,) in chunks, each together with what is left of others."""
+    kept = x.new_empty(0, x.shape[1]), weight.new_empty(0)
+    for part in chunks(x, weight, size=_SORTED):
+        kept = reduce(*(torch.cat(pair) for pair in zip(kept, part, strict=True)))
+    return kept
+
+
+def merged(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the distinct rows of data (n, D), in lexicographic order, and their total weights."""
+
+    def merge(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        order = torch.from_numpy(np.lexsort(x.numpy().T[::-1]))
+        x, weight = x[order], weight[order]
+        first = pad((x[1:] != x[:-1]).any(1), (1, 0), value=True)
+        values = x[first]
+        return values, torch.zeros_like(values[:, 0]).index_add(0, first.cumsum(0) - 1, weight)
+
+    return reduced(merge, x, weight)
+
+
+def rounding_of(x: Tensor) -> Tensor:
+    """Return the unit (D,) to which columns are rounded, and how many whole numbers (D,) they have.
+
+    The unit is 1 for counts, and 0 if a column is not rounded. A column is taken for rounded if
+    each value is there three times on average. The unit is the usual distance of a tied observation
+    from the nearest other value with ties. The number is 0 unless a rounded column has no others.
     """
-    found = x.new_zeros(x.shape[1])
+    found = x.new_zeros(2, x.shape[1])
     for d, column in enumerate(x.T):
-        values, counts = column.unique(return_counts=True)
-        rounded, tied = _TIED * len(values) <= len(column), counts > 1
-        values, counts = values[tied], counts[tied]
-        if rounded and len(values) > 1:
+        values = torch.from_numpy(np.sort(column.numpy()))
+        last = pad(values[1:] != values[:-1], (0, 1), value=True)
+        if _TIED * int(last.count_nonzero()) > len(values):
+            continue
+        (end,) = torch.nonzero(last, as_tuple=True)
+        values, counts = values[end], end.diff(prepend=end.new_tensor([-1]))
+        found[1, d] = len(values) * bool((values.frac() == 0).all())
+        values, counts = values[counts > 1], counts[counts > 1]
+        if len(values) > 1:
             gap = values.diff()
             nearest = torch.minimum(torch.cat([gap[:1], gap]), torch.cat([gap, gap[-1:]]))
             nearest, order = nearest.sort()
-            found[d] = nearest[int((2 * counts[order].cumsum(0) < counts.sum()).sum())]
+            found[0, d] = nearest[int((2 * counts[order].cumsum(0) < counts.sum()).sum())]
     return found
 
 
@@ -259,6 +312,11 @@ def bounds_of(bounds: Any, x: Tensor) -> Tensor:
     return pairs
 
 
+def as_tensor(data: Floats) -> Tensor:
+    """Return an array as a tensor, which shares its memory where the array may be written to."""
+    return torch.from_numpy(np.require(data, requirements="W"))
+
+
 def sample_weights(sample_weight: ArrayLike | None, data: Floats) -> Floats:
     """Return the weight (n,) of each observation, 1 by default; one must be positive."""
     weight: Floats = _check_sample_weight(
@@ -288,10 +346,15 @@ class Columns(NamedTuple):
                 "X must have no constant column, nor one whose range is lost in rounding or "
                 f"overflows; shift and scale it: got {low.tolist()} to {high.tolist()}"
             )
-        share = weight / sum_over(weight.sum(), group)
-        mean = sum_over(share @ x, group)
+        total = sum_over(weight.sum(), group)
+
+        def mean_of(f: Callable[[Tensor], Tensor]) -> Tensor:
+            parts = [part / total @ f(rows) for rows, part in chunks(x, weight)]
+            return sum_over(torch.stack(parts).sum(0), group)
+
+        mean = mean_of(lambda rows: rows)
         # Relative to the range, so that squares neither overflow nor underflow.
-        square = sum_over(share @ ((x - mean) / span).square(), group)
+        square = mean_of(lambda rows: ((rows - mean) / span).square())
         return cls(low, high, mean, span * square.sqrt())
 
 

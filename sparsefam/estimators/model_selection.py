@@ -14,7 +14,7 @@ from torch import Tensor
 from ..distributions import SparseDistribution
 from ..distributions.base_measure import BaseMeasure
 from ..numerics.distributed import Group
-from .data import as_events, sum_over
+from .data import as_events, chunks, sum_over
 from .newton import Fit, Objective
 
 __all__ = ["BIAS_FACTOR", "best_of", "best_penalty", "held_out_loss", "quadratic_score"]
@@ -28,8 +28,6 @@ BIAS_FACTOR = 2
 _ROUGH, _ROUGH_STEPS = 1e-5, 40
 # The greatest error of the mass by sums over nodes.
 _UNRESOLVED = 0.03
-# Rows of data whose features are in memory at a time.
-_CHUNK = 2**13
 
 Candidate = TypeVar("Candidate")
 
@@ -111,8 +109,7 @@ def held_out_loss(
     objective = fit.objective
     base = BaseMeasure(p.base, x.shape[1], x.dtype)
     height, moved = x.new_zeros(()), x.new_zeros(())
-    share = weight / objective.weight
-    for rows, part in zip(x.split(_CHUNK), share.split(_CHUNK), strict=True):
+    for rows, part in chunks(x, weight):
         phi = objective.features(rows)
         log = p.log_prob(as_events(rows))
         # The derivative of p is q0^(alpha - 1) p^(2 - alpha) times that of f - A.
@@ -120,8 +117,8 @@ def held_out_loss(
         escort = torch.exp(log_escort + (objective.alpha - 1) * base.log_density(rows))
         slope = torch.where(log.isinf(), 0.0, escort).unsqueeze(-1) * (phi - fit.center)
         step = torch.cholesky_solve((phi - objective.mean).T, fit.minimum.factor).T
-        height = height + part @ log.exp()
-        moved = moved + part @ (slope * step).sum(1)
+        height = height + part @ log.exp() / objective.weight
+        moved = moved + part @ (slope * step).sum(1) / objective.weight
     change = sum_over(moved / objective.observations - height, group)
     return float(p.expect(p.prob)) + 2 * float(change)
 

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from ..distributions.kernel_mesh import KernelMesh
 from ..feature_maps import Kernel, kernel_matrix
+from ..numerics.chebyshev_mesh import ChebyshevMesh
 from ..numerics.deformed import Power
 from ..numerics.distributed import Group
 from ..numerics.normalizer import initial_normalizer, newton_step
-from .data import sum_over
+from .data import chunks, merged, sum_over
 
 __all__ = ["Cells", "Evaluation", "Fit", "Minimum", "Objective", "minimize", "whitening"]
 
@@ -26,8 +27,6 @@ _ARMIJO, _LEAST_FACTOR, _GREATEST_FACTOR, _SHORTEST = 1e-4, 0.1, 0.5, 1e-12
 _ROUNDING = 1e-15
 # Eigenvalues of the kernel matrix below this share of the largest are taken for rounding.
 _RANK = 1e-10
-# Rows of data whose kernel values are in memory at a time.
-_CHUNK = 2**13
 # Nodes in one product of a Hessian, so few that their features fit into a processor's cache.
 _NODES = 2**10
 # In one dimension densities have so many times the nodes of their kernels, up to a number.
@@ -129,17 +128,19 @@ class Objective:
     inducing points span: with $K = Q \Lambda Q^\top$ they are
     $\phi = \Lambda^{-1/2} Q^\top k(\cdot, t_i)$. So $\|f\|^2 = c^\top c$, and penalties are
     well-conditioned. Densities are integrated by sums over nodes, without locating the edges of
-    their supports. Sums over the data determine the rest, so data may come in parts.
+    their supports. Sums over the data determine the rest, so data may come in parts. In one
+    dimension these are sums over the nodes, between which the functions are polynomials.
     """
 
     alpha: float  # Entropic index from 1 to 2
     kernel: Kernel
     points: Tensor  # Inducing points (I, D)
     mixing: Tensor  # Matrix from coefficients to kernel weights, (I, R)
+    axis: ChebyshevMesh | None  # Of numbers: where the functions are polynomials between nodes
     measure: Tensor  # Weights of nodes (Q,)
     on_nodes: Tensor  # The functions at the nodes (Q, R)
     finer: Tensor  # Weights of twice as many nodes along each axis (Q',)
-    on_finer: Tensor  # Kernels at these, which show whether the nodes are enough (I, Q')
+    on_finer: Tensor  # The functions at these, float32, to show if the nodes are enough (Q', R)
     cells: "Cells"  # Where rounded observations may have been
     weight: Tensor  # Sum of the weights of the data
     squares: Tensor  # Sum of their squares
@@ -161,16 +162,23 @@ class Objective:
             mesh, finer = KernelMesh.of_axes(coarse, mesh.base, mesh.tolerance), mesh
         mixing = whitening(kernel, points)
         size, none = mixing.shape[1], mixing.new_zeros(())
-        on_nodes, on_finer = (kernel_matrix(kernel, points, m.nodes) for m in (mesh, finer))
+
+        def on(mesh: KernelMesh, dtype: torch.dtype) -> Tensor:
+            found = torch.empty(len(mesh.nodes), size, dtype=dtype)
+            for t, rows in chunks(mesh.nodes, found):
+                rows.copy_(kernel_matrix(kernel, points, t).T @ mixing)
+            return found
+
         return cls(
             alpha,
             kernel,
             points,
             mixing,
+            mesh.axes[0] if len(mesh.axes) == 1 else None,
             mesh.measure.flatten(),
-            on_nodes.T @ mixing,
+            on(mesh, torch.float64),
             finer.measure.flatten(),
-            on_finer,
+            on(finer, torch.float32),
             cells,
             none,
             none,
@@ -181,15 +189,28 @@ class Objective:
     @torch.no_grad()
     def with_data(self, x: Tensor, weight: Tensor, group: "Group | None" = None) -> "Objective":
         """Add data (n, D) with weights (n,), in chunks, of all processes of a group."""
+        sums = torch.stack([torch.stack([w.sum(), w @ w]) for (w,) in chunks(weight)]).sum(0)
         first, second = torch.zeros_like(self.first), torch.zeros_like(self.second)
-        for rows, part in zip(x.split(_CHUNK), weight.split(_CHUNK), strict=True):
-            phi = self.cells.mean(self.features, rows)
-            first = first + part @ phi
-            second = second + (part.unsqueeze(-1) * phi).mT @ phi
+        nodal = torch.zeros_like(self.measure)  # Weights of nodes for sums over the data
+        if self.cells.unit.all():
+            x, weight = merged(x, weight)
+        for rows, part in chunks(x, weight):
+            if self.axis is not None and not self.cells.unit.any():
+                near = ((self.axis.breaks[0] <= rows) & (rows <= self.axis.breaks[-1])).squeeze(-1)
+                cell, share = self.axis.shares(rows[near, 0])
+                values = (part[near].unsqueeze(-1) * share).T
+                nodal.reshape(self.axis.order, -1).index_add_(1, cell, values)
+                rows, part = rows[~near], part[~near]
+            if len(rows):
+                phi = self.cells.mean(self.features, rows)
+                first = first + part @ phi
+                second = second + (part.unsqueeze(-1) * phi).mT @ phi
+        first = first + nodal @ self.on_nodes
+        second = second + (nodal.unsqueeze(-1) * self.on_nodes).mT @ self.on_nodes
         return replace(
             self,
-            weight=self.weight + sum_over(weight.sum(), group),
-            squares=self.squares + sum_over(weight.square().sum(), group),
+            weight=self.weight + sum_over(sums[0], group),
+            squares=self.squares + sum_over(sums[1], group),
             first=self.first + sum_over(first, group),
             second=self.second + sum_over(second, group),
         )
@@ -277,7 +298,8 @@ class Objective:
         covariance = self.second / self.weight - torch.outer(self.mean, self.mean)
         spread = (covariance + torch.outer(d, d)) / self.observations
         optimism = float(torch.cholesky_solve(spread, found.factor).trace())
-        p = Power(self.alpha - 1).at(self.mixing @ found.x @ self.on_finer - normalizer)
+        scores = (self.on_finer @ found.x.float()).double()
+        p = Power(self.alpha - 1).at(scores - normalizer)
         error = abs(float(self.finer @ p) - 1)
         return Fit(self, penalty, found, loss, loss + optimism, error, center)
 

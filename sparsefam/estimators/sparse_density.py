@@ -18,8 +18,8 @@ from tqdm import tqdm
 
 from ..distributions import KernelDeformedExp, KernelExp, SparseDistribution, Truncated
 from ..distributions.base_measure import Base, BaseMeasure, uniform_box
-from ..distributions.kernel import attainable
-from ..feature_maps import Gaussian, Kernel, require_kernel
+from ..distributions.kernel import attainable, find_mesh
+from ..feature_maps import Gaussian, Kernel, KernelFeatures, require_kernel
 from ..losses import conjugate
 from ..numerics.threads import one_thread
 from ..numerics.validation import require_integer
@@ -32,10 +32,12 @@ from .data import (
     Places,
     all_gather,
     as_events,
+    as_tensor,
     bandwidth_of,
     bounds_of,
     check_alpha,
     check_positive,
+    chunks,
     inducing_points,
     rounding_of,
     sample_weights,
@@ -64,12 +66,14 @@ _TOLERANCE = {1: 1e-11, 2: 1e-6, 3: 1e-3}
 _MOST_MISSED = 0.01
 # Warn if the distance between the quartiles is below so many times the narrowest bandwidth.
 _TAILS = 2.0
+# Warn of columns with fewer distinct whole numbers.
+_FEW = 10
 # A progress bar appears after so many seconds.
 _DELAY = 5.0
 
 
 class SparseDensity(DensityEstimator):
-    r"""Estimate a density on one, two or three columns that may be exactly zero.
+    r"""Estimate a density on one, two or three columns of numbers that may be exactly zero.
 
     The kernel deformed exponential family $p = [1 + (\alpha - 1)(f - A)]_+^{1/(\alpha - 1)}\,q_0$
     whose score f minimises the Fenchel-Young loss of the data, penalized by the norm of f:
@@ -82,6 +86,7 @@ class SparseDensity(DensityEstimator):
 
     Columns whose values are there three times or more on average are taken for rounded, as counts
     are: an observation then stands for all places that are nearer to it than to the next value.
+    Columns of categories are not estimated: fit a density to the rows of each category.
 
     Args:
         alpha: Entropic index from 1 (positive everywhere) to 2. None chooses 1, 1.5 or 2 by the
@@ -202,7 +207,8 @@ class SparseDensity(DensityEstimator):
 
         Warns:
             RuntimeWarning: Tails too heavy for kernels of one width; a density under a given base
-                that is zero at more than 1 % of the observations.
+                that is zero at more than 1 % of the observations; columns of fewer than ten
+                distinct whole numbers; whole numbers at a bound.
         """
         if self.bounds is not None and self.base is not None:
             raise ValueError(f"bounds must be None if base is given, got {self.bounds!r}")
@@ -218,7 +224,7 @@ class SparseDensity(DensityEstimator):
                 raise ValueError(f"coverage must be {rule}, got {self.coverage!r}")
             alphas = [alpha for alpha in alphas if alpha > 1]
         columns = Columns.of(x, weight, group)
-        unit = all_gather(rounding_of(x).unsqueeze(0), group).amax(0)
+        unit, whole = all_gather(rounding_of(x).unsqueeze(0), group).amax(0)
         self._bases = {
             alpha: _default_base(alpha, columns, limits, unit) if self.base is None else self.base
             for alpha in alphas
@@ -226,6 +232,7 @@ class SparseDensity(DensityEstimator):
         if self.base is not None:
             measure = BaseMeasure(self.base, dim, x.dtype)
             limits = x.new_tensor([measure.bounds(d) for d in range(dim)])
+        self._warn_of_whole_numbers(whole, unit, limits, columns)
         cells = Cells(unit, limits)
         given: Any = self.inducing_points
         points = inducing_points(given, x, columns, limits[0], self.random_state, group)
@@ -241,11 +248,12 @@ class SparseDensity(DensityEstimator):
         def objective(alpha: float, kernel: Kernel) -> Objective:
             some = torch.zeros(len(points), dtype=points.dtype)
             some[0] = _SCORE
-            mesh = kernel_density(kernel, points, some, self._bases[alpha], alpha).mesh
+            features = KernelFeatures(as_events(points), kernel)
+            mesh = find_mesh(some, features, self._bases[alpha], alpha, _tolerance(points))
             return Objective.of(alpha, kernel, points, mesh, cells).with_data(x, weight, group)
 
         fit = self._best_fit(alphas, kernels, objective, x, weight)
-        self._extremes = x[:0], weight[:0]
+        self._extremes = x.new_empty(0, dim), weight.new_empty(0)
         self._keep(fit, x, weight)
         if self.coverage is not None:
             # Nothing may depend on those held out, so alpha is not that of all data.
@@ -295,16 +303,45 @@ class SparseDensity(DensityEstimator):
         """Return observations (n, D) of positive weight in a base's support, and weights (n,)."""
         options: dict[str, Any] = {"ensure_min_samples": least, "reset": reset}
         data: Floats = validate_data(self, X, dtype=np.float64, **options)
-        weights = sample_weights(sample_weight, data)
+        x = as_tensor(data)
+        weight = x.new_ones(()).expand(len(x))
+        if sample_weight is not None:
+            weight = torch.from_numpy(sample_weights(sample_weight, data))
+            x, weight = x[weight > 0], weight[weight > 0]
         if data.shape[1] > 3:
             raise ValueError(
-                f"X must have at most 3 features, got {data.shape[1]}; BetaGaussianDensity takes "
-                "more"
+                f"X must have at most 3 features, got {data.shape[1]}: choose up to three columns, "
+                "or fit one ellipsoid to all of them by BetaGaussianDensity"
             )
-        x = torch.from_numpy(data[weights > 0])
         if base is not None:
             BaseMeasure(base, x.shape[1], x.dtype).require_inside("X", x)
-        return x, torch.from_numpy(weights[weights > 0])
+        return x, weight
+
+    def _warn_of_whole_numbers(
+        self, count: Tensor, unit: Tensor, limits: Tensor, columns: Columns
+    ) -> None:
+        """Warn of columns with few distinct whole numbers (D,), and of whole numbers at bounds."""
+        names = getattr(self, "feature_names_in_", range(len(count)))
+        few = [f"{names[d]!r} has {int(n)}" for d, n in enumerate(count) if 0 < n < _FEW]
+        if few:
+            warnings.warn(
+                f"X has columns of few distinct whole numbers ({', '.join(few)}), to which a curve "
+                "is fitted as to counts: where they are codes of categories, fit a density to the "
+                "rows of each category",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        ends = torch.stack([columns.low, columns.high], -1)
+        at_bound = (ends == limits).any(1) & (count > 0) & (unit == 1)
+        if at_bound.any():
+            some = ", ".join(f"{names[d]!r}" for d in at_bound.nonzero().flatten().tolist())
+            warnings.warn(
+                f"X has whole numbers at the ends of bounds, in columns {some}, which are taken "
+                "for rounded: 0 in bounds=(0, None) stands for 0 to 0.5, where the density is "
+                "twice its share; for counts leave bounds out",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
     def _best_fit(
         self,
@@ -370,10 +407,11 @@ class SparseDensity(DensityEstimator):
             self._set(extended(density, values, share), x)
             return
         self._set(density, x)
-        missed = torch.isneginf(density.log_prob(as_events(x))).to(x) @ weight / weight.sum()
+        off = [part[self._log_density(rows).isneginf()].sum() for rows, part in chunks(x, weight)]
+        missed = float(sum(off) / weight.sum())
         if missed > _MOST_MISSED:
             warnings.warn(
-                f"the density is zero at {float(missed):.1%} of the observations; a smaller "
+                f"the density is zero at {missed:.1%} of the observations; a smaller "
                 "penalty or bandwidth, or the default base, has them in the support",
                 RuntimeWarning,
                 stacklevel=4,
@@ -407,8 +445,9 @@ class SparseDensity(DensityEstimator):
         alphas or bases.
         """
         x, f = self._observations(X), self._whole.score
-        values = self._objective.cells.mean(lambda t: f(as_events(t)), x)
-        return float(values.mean() - conjugate(f, self._whole))
+        cells = self._objective.cells
+        values = [cells.mean(lambda t: f(as_events(t)), rows) for (rows,) in chunks(x)]
+        return float(torch.cat(values).mean() - conjugate(f, self._whole))
 
 
 def _candidate_kernels(
@@ -464,12 +503,16 @@ def _warn_of_tails(x: Tensor, span: float, least: float) -> None:
         )
 
 
+def _tolerance(points: Tensor) -> float:
+    """Return the accuracy of a mesh for inducing points (I, D)."""
+    return attainable(_TOLERANCE[points.shape[-1]], points)
+
+
 def kernel_density(
     kernel: Kernel, points: Tensor, weights: Tensor, base: Base, alpha: float
 ) -> KernelExp | KernelDeformedExp:
     """Return the density of a score with weights (I,) at inducing points (I, D)."""
-    located = as_events(points)
-    tolerance = attainable(_TOLERANCE[points.shape[-1]], points)
+    located, tolerance = as_events(points), _tolerance(points)
     if alpha == 1:
         return KernelExp(weights, located, kernel, base, tolerance=tolerance)
     return KernelDeformedExp(weights, located, kernel, base, alpha, tolerance=tolerance)

@@ -15,9 +15,10 @@ from torch.distributions import Uniform
 
 from ..distributions import KernelDeformedExp, Mixture, SparseDistribution
 from ..distributions.base_measure import Base, BaseMeasure, UniformOn, UniformWithin
+from ..distributions.kernel import find_mesh
 from ..distributions.kernel_mesh import KernelMesh
 from ..supports import IntervalUnion
-from .data import Floats, as_events, distance_to_intervals
+from .data import Floats, as_events, chunks, distance_to_intervals, merged, reduced
 from .newton import Cells
 
 __all__ = [
@@ -53,12 +54,20 @@ def extreme_observations(
     With each comes the total weight of the observations that are equal to it. The extremes of a
     union are among those of its parts, so these are all that is kept of data in parts.
     """
-    values, index = x.unique(dim=0, return_inverse=True)
-    weight = weight.new_zeros(len(values)).index_add(0, index, weight)
-    cells = np.ravel_multi_index(_cells(_relative(values, box)), _shape(len(box)))
-    kept = [np.unique(c, return_index=True)[1] for c in (cells, cells[::-1])]
-    extreme = torch.from_numpy(np.union1d(kept[0], len(cells) - 1 - kept[1]))
-    return values[extreme], weight[extreme]
+
+    def extremes(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        cell = torch.from_numpy(np.ravel_multi_index(_cells(_relative(x, box)), _shape(len(box))))
+        kept = torch.zeros(len(x), dtype=torch.bool)
+        for signed in (x, -x):
+            least = torch.ones_like(kept)
+            for column in signed.T:
+                found = x.new_full((_CELLS,), torch.inf)
+                rest = torch.where(least, column, torch.inf)
+                least &= column == found.scatter_reduce(0, cell, rest, "amin")[cell]
+            kept |= least
+        return merged(x[kept], weight[kept])
+
+    return reduced(extremes, x, weight)
 
 
 def truncated(
@@ -198,11 +207,17 @@ def uniform_on(p: KernelDeformedExp, intervals: Tensor, whole: Uniform) -> Kerne
 def uniform_within(
     p: KernelDeformedExp, box: Any, region: Callable[[Tensor], Tensor]
 ) -> KernelDeformedExp:
-    """Return the uniform density on a region of a box as a member of the family of p."""
-    score, alpha = p._with_weights(0 * p.weights), float(p.alpha)
-    whole = KernelDeformedExp.from_score(score, box, alpha, tolerance=p.mesh.tolerance)
-    mesh = _within(whole.mesh, box, region)
-    return KernelDeformedExp.from_score(score, UniformWithin(box, region), alpha, mesh=mesh)
+    """Return the uniform density on a region of a box, on a mesh for the kernels of p."""
+    alpha, zero = float(p.alpha), p.weights.new_zeros(1)
+    mesh = find_mesh(p.weights, p.features, box, alpha, p.mesh.tolerance)
+    return KernelDeformedExp(
+        zero,
+        p.inducing_points[:1],
+        p.kernel,
+        UniformWithin(box, region),
+        alpha,
+        mesh=_within(mesh, box, region),
+    )
 
 
 def _within(
@@ -210,7 +225,7 @@ def _within(
 ) -> KernelMesh:
     """Return a mesh whose measure is zero off a region of its box."""
     base = BaseMeasure(UniformWithin(box, region), len(box), mesh.nodes.dtype)
-    at_nodes = region(mesh.nodes).reshape(mesh.measure.shape)
+    at_nodes = torch.cat([region(t) for (t,) in chunks(mesh.nodes)]).reshape(mesh.measure.shape)
     return replace(mesh, base=base, measure=mesh.measure * at_nodes)
 
 

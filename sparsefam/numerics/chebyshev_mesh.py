@@ -65,6 +65,15 @@ class ChebyshevMesh(NamedTuple):
         at = at[gaps > _APART * torch.finfo(at.dtype).eps * at.abs()]
         return self._replace(breaks=torch.cat([self.breaks, at]).sort().values)
 
+    def shares(self, at: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the subintervals (n,) of locations (n,), and shares of their nodes (n, order).
+
+        The polynomial through values at the nodes is there the sum of the values with the shares.
+        """
+        cell = torch.searchsorted(self.breaks, at, right=True).sub(1).clamp(0, len(self.breaks) - 2)
+        low, high = self.breaks[cell], self.breaks[cell + 1]
+        return cell, _interpolation(self.order, (2 * at - low - high) / (high - low))
+
     def halved(self) -> "ChebyshevMesh":
         """Return the mesh with each subinterval in two."""
         middle = (self.breaks[:-1] + self.breaks[1:]) / 2
@@ -148,9 +157,7 @@ def _is_verified(columns: Columns, axis: ChebyshevMesh, tolerance: float, at: Te
     """Return whether columns are polynomials at some further locations, too."""
     at = at[(at > axis.breaks[0]) & (at < axis.breaks[-1])]
     at = torch.cat([at[:: 1 + len(at) // _VERIFIED], axis.breaks[:2].mean(0, keepdim=True)])
-    cell = torch.searchsorted(axis.breaks, at, right=True) - 1
-    low, high = axis.breaks[cell], axis.breaks[cell + 1]
-    share = _interpolation(axis.order, (2 * at - low - high) / (high - low))
+    cell, share = axis.shares(at)
     values = columns(axis.rule()[0][cell].flatten()).unflatten(-1, share.shape)
     error = (values * share).sum(-1) - columns(at)
     largest = torch.maximum(values.abs().amax(), columns(at).abs().amax())
