@@ -12,11 +12,11 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(STAMP) ## the tour on real data: writes demo/index.html
-	@echo "Running the tour: 5 stages, about 3 minutes; it writes demo/index.html"
+	@echo "Running the tour: 5 stages, 3 minutes on a quiet machine, 10 on a busy one; it writes demo/index.html"
 	$(BIN)/python -m examples.tour
 
 # One thread in each of two processes: torch's own threads would compete with the other process.
-test: $(STAMP) ## the test suite, doctests included
+test: $(STAMP) ## the test suite, doctests included: 5 minutes on two quiet cores, 30 on busy ones
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 test-slow: $(STAMP) ## the tests marked slow
@@ -56,6 +56,7 @@ inference: $(STAMP) ## chains on supports that move, against reference posterior
 
 gallery: $(STAMP) ## the pictures of docs/gallery.md and of notebooks, as the repository has them
 	$(BIN)/python -m examples.gallery
+	$(BIN)/python -m examples.estimation --out docs/assets
 	$(BIN)/python docs/notebooks.py
 
 clean: ## remove what the other targets wrote, except .venv

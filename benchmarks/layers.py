@@ -85,6 +85,7 @@ def layer_table(
     names: Sequence[str] = tuple(CASES),
     batch: int = BATCH,
     compiled: Sequence[str] = (),
+    dynamic: bool | None = None,
 ) -> Table:
     """Return the time of each layer over that of discrete attention."""
     rows = []
@@ -94,7 +95,8 @@ def layer_table(
         own: Any = {"num_heads": HEADS, "batch_first": True, "validate_args": False, **options}
         layer = ContinuousAttention(CHANNELS, basis=basis, **own)
         other = nn.MultiheadAttention(CHANNELS, own["num_heads"], batch_first=True)
-        layers = [layer, other, *[torch.compile(layer, fullgraph=True)] * (name in compiled)]
+        again = [torch.compile(layer, fullgraph=True, dynamic=dynamic)] * (name in compiled)
+        layers = [layer, other, *again]
         steps = [_step(x, batch, length) for x in layers]
         torch.compiler.reset()
         with fresh_cache():
@@ -119,11 +121,14 @@ def layer_table(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
-    options = parser(__doc__, write=True).parse_args(arguments)
+    options = parser(__doc__, write=True)
+    text = "compile for all lengths at once, as torch.compile(layer, dynamic=True)"
+    options.add_argument("--dynamic", action="store_const", const=True, help=text)
+    chosen = options.parse_args(arguments)
     return run(
         "layers",
-        {"layers": lambda: [layer_table(compiled=COMPILED)]},
-        options.write,
+        {"layers": lambda: [layer_table(compiled=COMPILED, dynamic=chosen.dynamic)]},
+        chosen.write,
         "learn/attention.md",
     )
 

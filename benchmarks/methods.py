@@ -310,7 +310,7 @@ def times_table(
 ) -> Table:
     """Time all methods of the rows whose name contains one of `only`."""
     chosen = [row for row in ROWS if any(text in row.name for text in only)]
-    rows = [x for row in tqdm(chosen) for x in row_times(row, dtype, batches, budget)]
+    rows = [x for row in tqdm(chosen, disable=None) for x in row_times(row, dtype, batches, budget)]
     title = (
         f"Microseconds a number, {str(dtype).removeprefix('torch.')}, by the size of the batch; in "
         f"brackets the faster of scipy and torch. Bold: more than {SLOW:g} times that."

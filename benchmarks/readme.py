@@ -1,4 +1,4 @@
-"""The numbers of README: `python -m benchmarks.readme --write`.
+"""The numbers and pictures of README: `python -m benchmarks.readme --write`.
 
 One table collects what other commands measured, from the pages that they wrote. The other runs
 lines of other libraries beside lines of this package: `pip install '.[neighbours]'` installs those
@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch.distributions import Distribution
 
-from .harness import DOCS, Table, parser, run
+from examples import gallery
 
-POOLED = ("GunPoint, half", "ItalyPowerDemand, half", "ArrowHead, half", "OSULeaf, half")
+from .harness import DOCS, Table, parser, run
 
 
 def cells(page: str, section: str = "") -> Iterator[list[str]]:
@@ -41,9 +41,13 @@ def _gap() -> str:
 
 
 def _pooling() -> str:
-    rows = [r for r in cells("networks.md", "networks") if r[0] in POOLED and "quadratic" in r[1]]
-    gains = [number(row[3]) for row in rows if row[1] == "quadratic, α = 2"]
-    return f"{min(gains):+.0f} to {max(gains):+.0f} points"
+    """Return the gains on all sets of which half of the frames are kept."""
+    rows = list(cells("networks.md", "networks"))
+    last = max(i for i, row in enumerate(rows) if row[0] == "data, frames" and row[1] == "score")
+    kinds = ("quadratic, α = 2", ", half")
+    found = [row for row in rows[last:] if row[1] == kinds[0] and row[0].endswith(kinds[1])]
+    gains = [f"{row[0].removesuffix(kinds[1])} {number(row[3]):+.1f}" for row in found]
+    return ", ".join(gains)
 
 
 def _chains() -> str:
@@ -80,7 +84,7 @@ NUMBERS: tuple[tuple[str, str, Callable[[], str], str], ...] = (
     ),
     (
         "**Attention**: ",
-        "accuracy beside `nn.MultiheadAttention`, pooling four sets of irregular series",
+        "points of accuracy ahead of `nn.MultiheadAttention`, pooling half of the frames of series",
         _pooling,
         "networks.md",
     ),
@@ -236,6 +240,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser(__doc__, write=True).parse_args(arguments)
     lines = neighbours()
     sections = {"numbers": lambda: [measured()], "neighbours": lambda: [lines]}
+    if options.write:
+        gallery.main(["start", "start-narrow", "--out", str(DOCS / "assets")])
     return run("readme", sections, options.write and not lines.failures, "../README.md")
 
 

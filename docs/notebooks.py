@@ -7,10 +7,12 @@ docs/notebooks.py` runs the pages and keeps the pictures that they save in docs/
 import json
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from matplotlib.figure import Figure
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -68,6 +70,14 @@ if __name__ == "__main__":
     mpl.use("Agg")
     mpl.rcParams["savefig.dpi"] = 160
     os.chdir(DOCS / "assets")
+    sys.path.insert(0, str(DOCS.parent))
+    from examples.common import shown
+
+    def save(figure: Figure, path: str, write: Any = Figure.savefig) -> None:
+        """Save with what is shown, for a test to compare."""
+        write(figure, path, metadata={"Description": json.dumps(shown(figure))})
+
+    Figure.savefig = save  # type: ignore[method-assign]
     for path in PAGES:
         print(path.name)
         namespace: dict[str, Any] = {"__name__": "__main__"}

@@ -1,13 +1,21 @@
-"""What the examples share: command lines and tables."""
+"""What the examples share: command lines, tables and pictures."""
 
 import inspect
+import json
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
+from PIL import Image
+
+
+# Lines and areas of axes that are described in a picture.
+_MOST = 100
 
 
 def run(main: Callable[..., None], arguments: Sequence[str] | None = None) -> None:
@@ -45,3 +53,45 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 def mean_sd(values: Any, digits: int) -> str:
     """Return the mean and the sample standard deviation of runs."""
     return f"{np.mean(values):.{digits}f} ± {np.std(values, ddof=1):.{digits}f}"
+
+
+def shown(figure: Figure) -> list[list[list[float]]]:
+    """Return what a figure shows: for its axes in 2-D, numbers of each line, area and contour.
+
+    They are the least, mean and greatest x, and the least, mean and greatest y. Of axes with very
+    many lines and areas the first ones stand for all.
+    """
+    found = []
+    for ax in figure.axes:
+        if ax.name != "3d":
+            lines = [np.array(line.get_xydata(), dtype=float) for line in ax.lines]
+            areas = [path.vertices for part in ax.collections for path in part.get_paths()]
+            sets = [points for points in (*lines, *areas) if len(points)][:_MOST]
+            rows = [np.stack([x.min(0), x.mean(0), x.max(0)], -1).flatten() for x in sets]
+            found.append([[float(f"{number:.4g}") for number in row] for row in rows])
+    return found
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a picture, and what it shows into its description, for a test to compare."""
+    figure.savefig(path, dpi=160, metadata={"Description": json.dumps(shown(figure))})
+
+
+def stale(figure: Figure, path: Path) -> list[str]:
+    """Return what a picture shows otherwise than a figure that was drawn today.
+
+    Numbers may differ by half a percent of the range of their axes.
+    """
+    with Image.open(path) as picture:
+        before = json.loads(picture.text["Description"])
+    found, today = [], shown(figure)
+    for number, (old, new) in enumerate(zip(before, today, strict=True)):
+        if len(old) != len(new):
+            found.append(f"axes {number}: {len(old)} lines and areas, today {len(new)}")
+            continue
+        spread = np.ptp(np.reshape(new, (-1, 2, 3)), axis=(0, 2))
+        limits = np.repeat(0.005 * spread, 3)
+        for was, now in zip(old, new, strict=True):
+            if (np.abs(np.subtract(was, now)) > limits).any():
+                found.append(f"axes {number}: {was}, today {now}")
+    return found

@@ -121,7 +121,7 @@ def posterior(name: str, readings: Tensor) -> tuple[Draws, float]:
     bound = TsallisELBO(0.5, 100, vectorize_particles=True, max_plate_nesting=1)
     optimizer = pyro.optim.ClippedAdam({"lr": 0.03, "lrd": 0.05 ** (1 / STEPS)})
     svi = SVI(model, guide, optimizer, bound)
-    for _ in trange(STEPS, desc=name):
+    for _ in trange(STEPS, desc=name, disable=None):
         svi.step()
     with torch.no_grad():
         weights, trace, _ = vectorized_importance_weights(

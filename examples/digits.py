@@ -1,14 +1,16 @@
 """Compare attention over an image when asked a question: which digit is top left, top right, ...?
 
 A canvas of 28 x 28 pixels has one of scikit-learn's handwritten digits in each quadrant, at a
-random place. Four questions, a colour each in the picture, name a quadrant. A mean and a covariance
+random place. Four questions, a color each in the picture, name a quadrant. A mean and a covariance
 read an image about as well as a weight for every cell.
 
-`python -m examples.digits` trains the methods and prints the table of docs/gallery.md: accuracy,
-mass in the quadrant and on the digit, and the share of the cells that is read. Two seeds do not
-tell the mechanisms apart; the page has ten. The picture, demo/digits.png, has discrete weights as
-cells; dashed, the ellipse that holds 99.9 % of a normal density; solid, the support of a truncated
-paraboloid, outside which nothing is read; dotted, the digit asked about; and above, the answers.
+The picture has discrete weights as cells; dashed, the ellipse that holds 99.9 % of a normal
+density; solid, the support of a truncated paraboloid, outside which nothing is read; dotted, the
+digit asked about; and above, the answers. The table has accuracy, mass in the quadrant and on the
+digit, and the share of the cells that is read. Two seeds do not tell the mechanisms apart.
+
+`python -m examples.digits` prints the table of docs/gallery.md, with ten seeds, and draws
+demo/digits.png.
 
 References:
     Martins et al. (2020), Sparse and Continuous Attention Mechanisms, section 5: attention weights
@@ -172,7 +174,7 @@ def train(model: nn.Module, data: Canvases, epochs: int, seed: int, title: str) 
     steps = epochs * math.ceil(len(data.labels) / BATCH)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, steps)
     generator = torch.Generator().manual_seed(seed)
-    for _ in trange(epochs, desc=title):
+    for _ in trange(epochs, desc=title, disable=None):
         for index in torch.randperm(len(data.labels), generator=generator).split(BATCH):
             optimizer.zero_grad()
             cross_entropy(model(data.images[index]), data.labels[index]).backward()

@@ -1,13 +1,15 @@
 """Estimate densities with a gap or a bound, with true zeros.
 
 Petal lengths have a gap between species, and the concavity of a cell nucleus cannot be negative.
-`SparseDensity` is zero beyond the bound and in most of the gap; `gaussian_kde` has mass in both.
+`SparseDensity` (shaded, with its support as a bar) is zero beyond the bound and in most of the gap;
+`gaussian_kde` (dashed) has mass in both.
 
-`python -m examples.estimation` draws the estimates into demo/estimation.png (shaded: SparseDensity
-with its support; dashed: gaussian_kde) and prints the table of docs/tutorials/estimation.md. In the
-gap: mass between 1.95 and 2.95 cm, or below zero. Missed: held-out measurements at which the
+In the gap: mass between 1.95 and 2.95 cm, or below zero. Missed: held-out measurements at which the
 density is zero. Score: `quadratic_score`, minus the integrated squared error up to a constant;
 larger is better.
+
+`python -m examples.estimation` prints the table of docs/tutorials/estimation.md and draws its
+picture, demo/estimation.png.
 
 References:
     Fisher (1936), The use of multiple measurements in taxonomic problems. Annals of Eugenics 7.
@@ -23,6 +25,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.stats import gaussian_kde
 from sklearn.datasets import load_breast_cancer, load_iris
@@ -31,7 +34,7 @@ from tqdm import tqdm
 
 from sparsefam.estimators import SparseDensity, quadratic_score
 
-from .common import print_table, run
+from .common import print_table, run, save
 
 Floats = NDArray[np.float64]
 
@@ -129,18 +132,24 @@ def draw(ax: Axes, case: Case) -> None:
         ax.set(xlabel="petal length, cm", ylabel="petal width, cm")
 
 
+def draw_all() -> Figure:
+    """Draw the estimates of all cases."""
+    figure, axes = plt.subplots(1, 3, figsize=(9.4, 2.7), layout="constrained")
+    for ax, case in zip(axes, load(), strict=True):
+        draw(ax, case)
+    axes[0].legend(loc="upper right")
+    return figure
+
+
 def main(folds: int = 5, out: Path = Path("demo")) -> None:
     """Check all methods on each fold, fitted to the others; then draw them."""
-    figure, axes = plt.subplots(1, 3, figsize=(9.4, 2.7), layout="constrained")
     rows = []
-    for ax, case in zip(axes, tqdm(load()), strict=True):
+    for case in tqdm(load(), disable=None):
         for name, fit in methods(case).items():
             empty, missed, score = cross_validate(case, fit, folds)
             rows.append([case.name, name, f"{empty:.2%}", f"{missed:.1%}", f"{score:.3f}"])
-        draw(ax, case)
     print_table(["measured", "estimate", "in the gap", "missed", "score"], rows)
-    axes[0].legend(loc="upper right")
-    figure.savefig(out / "estimation.png", dpi=160)
+    save(draw_all(), out / "estimation.png")
 
 
 if __name__ == "__main__":

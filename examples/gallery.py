@@ -30,6 +30,7 @@ from sparsefam.estimators import SparseDensity
 from sparsefam.plotting import plot_attention, plot_density
 
 from . import series
+from .common import save
 
 QUADRATIC, ABSOLUTE = sf.scores.Quadratic(0.0, 1.0), sf.scores.AbsoluteDeviation(0.0, 1.0)
 WIDTH = 9.4  # of a page, in inches
@@ -259,7 +260,7 @@ def main(arguments: list[str] | None = None) -> None:
             path = options.out / f"{name}-{tone}.png"
             with plt.style.context(Path(__file__).with_name(f"{tone}.mplstyle")):
                 figure = PICTURES[name]()
-                figure.savefig(path)
+                save(figure, path)
                 plt.close(figure)
             print(path)
 

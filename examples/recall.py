@@ -141,7 +141,7 @@ def recall(length: int, seed: int, count: int = 400) -> tuple[dict[str, Memory],
 
 def main(seeds: int = 3) -> None:
     """Compare the memories with several seeds, at least two."""
-    results = [recall(100_000, seed) for seed in trange(seeds)]
+    results = [recall(100_000, seed) for seed in trange(seeds, disable=None)]
     errors = np.array([errors for _, errors in results])  # (seeds, ages, memories)
     rows = []
     for k, (name, memory) in enumerate(results[0][0].items()):

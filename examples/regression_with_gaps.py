@@ -171,7 +171,7 @@ def compare(x: Floats, y: Floats, seeds: int = SEEDS) -> dict[str, Floats]:
 
 def results() -> Table:
     rows = []
-    for name, (x, y) in tqdm(data().items()):
+    for name, (x, y) in tqdm(data().items(), disable=None):
         for method, found in compare(x, y).items():
             mean, error = found.mean(0), found.std(0, ddof=1) / math.sqrt(len(found))
             cells = f"{mean[0]:.1%} ± {error[0]:.1%}", f"{mean[1]:.3g} ± {error[1]:.1g}"

@@ -188,7 +188,7 @@ def compare(
     found = [(100 * linear.score(unseen, labels[tested]), linear[-1].coef_.size + 1)]
     numbers = vocabulary(seen)
     data, test = encode(seen, numbers), encode(unseen, numbers)
-    for build in tqdm(READERS.values(), f"seed {seed + 1}"):
+    for build in tqdm(READERS.values(), f"seed {seed + 1}", disable=None):
         torch.manual_seed(seed)
         model = build(len(numbers) + 2)
         train(model, data, labels[fitted], epochs, seed)

@@ -253,7 +253,7 @@ def main(seeds: int = 5, epochs: int = 40, out: Path = Path("demo")) -> None:
     for seed in range(seeds):
         generator = torch.Generator().manual_seed(seed)
         data, test = load("TRAIN", generator), load("TEST", generator)
-        for name in tqdm(NETWORKS, f"seed {seed + 1}"):
+        for name in tqdm(NETWORKS, f"seed {seed + 1}", disable=None):
             model = train(name, data, epochs, seed)
             with torch.no_grad():
                 hits = model(test).argmax(-1) == test.labels

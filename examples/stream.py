@@ -5,8 +5,9 @@ left. In a block outside the interval asked for (grey in the picture) all readin
 Attention learns which interval to read: softmax has tails into the block, sparsemax ends sooner,
 and at α = ∞ the density is uniform on an interval. The task is made for attention over intervals.
 
-`python -m examples.stream` trains all methods, prints the first table of docs/tutorials/stream.md,
-root mean squared errors where readings are placed as in training or otherwise, and draws its
+The table has root mean squared errors where readings are placed as in training or otherwise.
+
+`python -m examples.stream` prints the first table of docs/tutorials/stream.md and draws its
 picture, demo/stream.png.
 """
 
@@ -216,7 +217,7 @@ def compare(
     data = read_streams(parts[0], count, SAMPLINGS[0], generator)
     tests = [read_streams(parts[2], count // 4, name, generator) for name in SAMPLINGS]
     models, errors = {}, {}
-    for name, build in tqdm(METHODS.items(), f"seed {seed + 1}"):
+    for name, build in tqdm(METHODS.items(), f"seed {seed + 1}", disable=None):
         tried = []
         for rate in rates:
             torch.manual_seed(seed)

@@ -9,6 +9,7 @@ import io
 import re
 import time
 from html import escape
+from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -28,13 +29,31 @@ STAGES = {
 }
 
 
+def tables(printed: str) -> str:
+    """Return what an example printed, with its tables as such, whose cells fit a phone."""
+    rows = [re.split(" {2,}", line.strip()) for line in printed.strip().splitlines()]
+    found = ""
+    for is_table, group in groupby(rows, lambda row: len(row) > 1):
+        lines = list(group)
+        if not is_table:
+            found += f"<pre>{escape(chr(10).join(row[0] for row in lines))}</pre>\n"
+            continue
+        width = len(lines[0])
+        for row, tag in zip(lines, ["th", *["td"] * (len(lines) - 1)], strict=True):
+            cells = [*row, *[""] * (width - len(row))]
+            row[:] = [f"<{tag}>{escape(cell)}</{tag}>" for cell in cells]
+        body = "".join(f"<tr>{''.join(row)}</tr>" for row in lines)
+        found += f"<table>{body}</table>\n"
+    return found
+
+
 def section(title: str, text: str, picture: str, printed: str, command: str) -> str:
     """Return a section of the page; in the text, `this` is code and an empty line a paragraph."""
     text = re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(text)).replace("\n\n", "</p>\n<p>")
     return (
         f"<section><h2>{escape(title)}</h2>\n<p>{text}</p>\n"
         f'<figure><img src="{picture}" alt="{escape(title)}"></figure>\n'
-        f"<pre>{escape(printed)}</pre>\n<p><code>{command}</code></p></section>\n"
+        f"{tables(printed)}<p><code>{command}</code></p></section>\n"
     )
 
 

@@ -108,7 +108,7 @@ def learn(alpha: float | None, steps: int = 300, seed: int = 1) -> tuple[Transla
     torch.manual_seed(seed)
     model = Translator(alpha)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    for _ in trange(steps):
+    for _ in trange(steps, disable=None):
         german, english = draw_pairs(64, generator)
         optimizer.zero_grad()
         cross_entropy(model(german, english)[0].mT, english).backward()

@@ -11,7 +11,7 @@ torchrl = pytest.importorskip("torchrl.modules")
 from tensordict import TensorDict  # noqa: E402
 from tensordict.nn import InteractionType, TensorDictModule, set_interaction_type  # noqa: E402
 
-from examples import bounded_actions  # noqa: E402
+from examples import actions, bounded_actions  # noqa: E402
 
 
 @pytest.mark.parametrize("name", ["PPO, truncated normal", "SAC, beta-Gaussian"])
@@ -34,7 +34,7 @@ def test_actors_of_torchrl_take_the_densities_as_they_are(name: str) -> None:
     actor = torchrl.ProbabilisticActor(
         TensorDictModule(net, in_keys=["observation"], out_keys=["loc", "scale"]),
         in_keys=["loc", "scale"],
-        distribution_class=getattr(bounded_actions, name),
+        distribution_class=getattr(actions, name),
         distribution_kwargs={"low": low, "high": high},
         return_log_prob=True,
     )

@@ -16,6 +16,7 @@ import pytest
 
 import sparsefam
 from benchmarks import readme
+from examples.common import stale
 
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"\]\[(sparsefam[\w.]+)\]")
@@ -54,6 +55,8 @@ def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for code in blocks(page.read_text()):
         exec(compile(code, str(page), "exec"), namespace)
+    if page.name == "density.md":  # whose picture needs no training and no chains
+        assert stale(namespace["figure"], ROOT / "docs/assets/start-density.png") == []
 
 
 def script(name: str) -> ModuleType:

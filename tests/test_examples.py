@@ -3,12 +3,15 @@
 import io
 import re
 import tarfile
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
+from matplotlib.figure import Figure
 from pyro import poutine
 
 from examples import (
@@ -66,6 +69,18 @@ def test_the_tour_completes_its_page_after_every_stage(
     printed = capsys.readouterr().out
     for name in (*leaves.KINDS, *stream.METHODS, *digits.READERS, "gaussian_kde, tuned"):
         assert name in printed and name in html
+
+
+def test_printed_tables_become_tables_of_the_page() -> None:
+    printed = "NUTS    R-hat  size\nours    1.002   512\nexact\nall < exact\n"
+    found = tour.tables(printed.replace("exact\n", "exact   0.000\n", 1))
+    rows = re.findall("<tr>(.*?)</tr>", found)
+    assert [re.findall(r">([^<]*)</t[hd]>", row) for row in rows] == [
+        ["NUTS", "R-hat", "size"],
+        ["ours", "1.002", "512"],
+        ["exact", "0.000", ""],
+    ]
+    assert found.endswith("</table>\n<pre>all &lt; exact</pre>\n")
 
 
 def test_all_networks_of_series_are_compared(
@@ -201,6 +216,23 @@ def test_sets_with_gaps_are_shorter_than_intervals(tmp_path: Path) -> None:
     assert length < 0.9 * min(rival[1] for rival in means.values())
     regression_with_gaps.draw(tmp_path / "sets.png")
     assert (tmp_path / "sets.png").stat().st_size > 10_000
+
+
+# Pictures without training and chains, and functions that draw them.
+DRAWN: dict[str, Callable[[], Figure]] = {
+    name: gallery.PICTURES[name]
+    for name in ("start", "start-narrow", "families", "tree", "martins-figure-1", "ellipses")
+}
+
+
+@pytest.mark.parametrize("name", [*DRAWN, "estimation"])
+def test_pictures_show_what_is_computed_today(name: str) -> None:
+    """Made by `make gallery`; those of README by `python -m benchmarks.readme --write`, too."""
+    figure = DRAWN[name]() if name in DRAWN else estimation.draw_all()
+    tones = ("-light", "-dark") if name in DRAWN else ("",)
+    found = [common.stale(figure, ROOT / f"docs/assets/{name}{tone}.png") for tone in tones]
+    plt.close(figure)
+    assert found == [[] for _ in tones]
 
 
 # Gallery
