@@ -200,13 +200,13 @@ def test_centred_densities_in_graphs(alpha: float) -> None:
     scale = torch.tensor([1e-3, 0.1, 0.4, 0.9, 1.3, 4.0, 50.0], dtype=DOUBLE).expand(1, HEADS, 7)
     leaves = [x.requires_grad_() for x in (loc[..., 0].sigmoid(), scale.clone(), coefficients)]
 
-    def loss(centred: bool, loc: Tensor, scale: Tensor, coefficients: Tensor) -> Tensor:
+    def loss(centers: Any, loc: Tensor, scale: Tensor, coefficients: Tensor) -> Tensor:
         p = sf.BetaGaussian(loc, scale, alpha, validate_args=False)
-        return contexts(p, psi, coefficients, centred).square().sum()
+        return contexts(p, psi, coefficients, centers).square().sum()
 
-    due = torch.autograd.grad(loss(False, *leaves), leaves)
-    for centred in (False, True):
-        found = torch.func.grad(partial(loss, centred), (0, 1, 2))(*leaves)
+    due = torch.autograd.grad(loss(None, *leaves), leaves)
+    for centers in (None, (0.0, 1.0), (-0.3, 1.2)):
+        found = torch.func.grad(partial(loss, centers), (0, 1, 2))(*leaves)
         torch.testing.assert_close(found, due, rtol=1e-8, atol=1e-9)
 
 
@@ -230,7 +230,7 @@ def test_only_nan_parameters_have_nan_contexts(readable: bool, components: int) 
             both = (torch.stack([x, x.nan_to_num(0.5)], -1)[None, None] for x in (loc, scale))
             p = sf.TruncatedParabola(*both, validate_args=False)
             p = sf.Mixture(torch.zeros(1, 1, 3, 2), p, validate_args=False)
-        return contexts(p, FINE, torch.ones(1, 64, 1, 2), centred=True)
+        return contexts(p, FINE, torch.ones(1, 64, 1, 2), (0.0, 1.0))
 
     found = evaluate(loc, scale) if readable else torch.func.vmap(evaluate)(loc[None], scale[None])
     assert found.isnan().all(-1).flatten().tolist() == [True, False, True]

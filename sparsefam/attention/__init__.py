@@ -1,8 +1,10 @@
 """Continuous attention: value functions fitted to observations, read by densities."""
 
 from .layer import ContinuousAttention
+from .local import LocalScore, SplitScore
 from .memory import ContractingMemory, ForgettingMemory
 from .normal_equations import NormalEquations
+from .readout import Readout
 from .regression import RidgeRegression
 from .retrieval import retrieve
 from .scores import (
@@ -26,11 +28,14 @@ __all__ = [
     "ForgettingMemory",
     "KernelScore",
     "LearnedAlpha",
+    "LocalScore",
     "MomentScore",
     "Observed",
     "QuadraticScore",
+    "Readout",
     "RidgeRegression",
     "NormalEquations",
+    "SplitScore",
     "ValueFunction",
     "retrieve",
 ]

@@ -26,7 +26,10 @@ _PAIRS = 2**18
 
 
 def contexts(
-    density: SparseDistribution, basis: Basis, coefficients: Tensor, centred: bool = False
+    density: SparseDistribution,
+    basis: Basis,
+    coefficients: Tensor,
+    centers: tuple[float, float] | None = None,
 ) -> Tensor:
     r"""Return contexts $E_p[\psi]^\top C$ by head, (B, Lq, heads, E), with C (B, N, heads, E).
 
@@ -40,7 +43,7 @@ def contexts(
         density: Densities (B, heads, Lq).
         basis: The N functions.
         coefficients: C.
-        centred: Whether all centres are known to be between the first and the last function.
+        centers: An interval in which all 1-D densities are known to be centred.
     """
     by_head = coefficients.transpose(1, 2)
     if isinstance(density, KernelDistribution):
@@ -50,12 +53,15 @@ def contexts(
         if inputs is not None:
             found: Tensor = _Contexts.apply(*inputs)
             return found.transpose(1, 2)
-    context = _by_waves(density, basis, by_head, centred)
+    context = _by_waves(density, basis, by_head, centers)
     return _by_expectations(density, basis, by_head) if context is None else context
 
 
 def _by_waves(
-    density: SparseDistribution, basis: Basis, by_head: Tensor, centred: bool
+    density: SparseDistribution,
+    basis: Basis,
+    by_head: Tensor,
+    centers: tuple[float, float] | None,
 ) -> Tensor | None:
     """Return contexts without the expectations of single functions, or None."""
     inner = density.components if isinstance(density, Mixture) else density
@@ -65,7 +71,7 @@ def _by_waves(
     if not isinstance(basis, GaussianRBF):
         return None
     weights = density.logits.softmax(-1) if isinstance(density, Mixture) else None
-    context = gaussian_contexts(inner, basis, by_head, centred, weights)
+    context = gaussian_contexts(inner, basis, by_head, centers, weights)
     return None if context is None else context.transpose(1, 2)
 
 

@@ -1,7 +1,7 @@
 """Continuous attention as a layer: queries become densities, values become functions of time."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -13,22 +13,24 @@ import torch
 from torch import Size, Tensor, nn
 from typing_extensions import Self
 
-from ..bases import Basis, GaussianRBF
+from ..bases import Basis
 from ..distributions import SparseDistribution
 from ..numerics.distributed import Group
 from ..numerics.least_squares import add_event_dims
 from ..numerics.validation import broadcasts_to, in_eager, is_count, require_integer
 from ..supports import Domain, box_of
-from .context import contexts
+from .local import LocalScore, SplitScore
 from .masks import (
     AttentionMask,
     allowed_by,
     check_finite,
     check_mask,
+    check_real,
     check_shape,
     check_tensor,
     full_precision,
     is_autocasting,
+    require_all,
     to_single,
 )
 from .regression import RidgeRegression, default_basis
@@ -42,6 +44,7 @@ from .scores import (
     MomentScore,
     Observed,
     QuadraticScore,
+    ends,
     init_linear,
 )
 from .value_function import ValueFunction
@@ -51,6 +54,7 @@ __all__ = ["ContinuousAttention"]
 # Short forms of scores.
 _SCORES: dict[str, Callable[[], AttentionScore]] = {
     "quadratic": QuadraticScore,
+    "local": LocalScore,
     "moments": MomentScore,
     "kernel": KernelScore,
     "mixture": partial(QuadraticScore, components=8),
@@ -61,6 +65,16 @@ _SCORES: dict[str, Callable[[], AttentionScore]] = {
 _MOST_WEIGHT, _LEAST_SHARE, _EXAMPLES, _QUERIES = 5, 0.1, 2, 8
 # A domain and the range of a basis that share less than this part of the longer one disagree.
 _LEAST_SHARED = 0.1
+# Share of the domain by which positions of queries may be outside of it, as by rounding.
+_SLACK = 1e-2
+
+
+class _Places(NamedTuple):
+    """Positions as a caller gives them."""
+
+    values: Tensor | None
+    queries: Tensor | None
+    are_same: bool  # Whether queries are the values, or the keys
 
 
 class _Projected(NamedTuple):
@@ -71,6 +85,7 @@ class _Projected(NamedTuple):
     added: Any  # The same of the discrete score whose context is added, if there is one
     alpha: Tensor | float
     positions: Tensor  # Where values were observed
+    queries: Tensor | None  # Positions of the queries, if the score reads them
     mask: AttentionMask  # What queries may read
 
 
@@ -86,10 +101,14 @@ class ContinuousAttention(nn.Module):
 
     * "quadratic", `QuadraticScore()`: location and scale are computed from the query. Keys are
       ignored.
+    * "local", `LocalScore()`: at offsets from the query's own position. Heads see shape.
     * "mixture", `QuadraticScore(components=8)`: the same for mixtures.
     * "kernel", `KernelScore()`: densities of any shape, from the query.
     * "moments", `MomentScore()`: with mean and variance of discrete weights, from query and keys.
     * "content", `ContentScore()`: from the query and a function of time made of the keys.
+
+    A list gives a number of heads to each of several quadratic scores, as in
+    `[("local", 4), ("quadratic", 4)]`: some heads then look around themselves and some at places.
 
     Discrete scores are inner products of queries and keys over the root of their length.
     `combine=True` adds the discrete context to the continuous one, with any score.
@@ -111,7 +130,8 @@ class ContinuousAttention(nn.Module):
         alpha: Entropic index, at least 1, and at most 2 with the scores "kernel" and "content"; 1
             is softmax, 2 is sparsemax. A tensor above 1 that broadcasts to (B, num_heads, Lq) may
             require grad; a module such as `LearnedAlpha` returns such a tensor.
-        score: "quadratic", "moments", "kernel", "mixture" or "content", or an `AttentionScore`.
+        score: "quadratic", "local", "moments", "kernel", "mixture" or "content", an
+            `AttentionScore`, or pairs as `SplitScore` takes them, with short forms too.
         combine: Whether to add the context of discrete weights, with the same alpha.
         temperature: All scores are divided by this positive number. The attribute may be changed
             between calls. $\sigma^2$ of quadratic scores, of components too, is multiplied by it;
@@ -173,7 +193,7 @@ class ContinuousAttention(nn.Module):
         num_heads: int,
         basis: Basis | None = None,
         alpha: Tensor | nn.Module | float = 2.0,
-        score: str | AttentionScore = "quadratic",
+        score: str | AttentionScore | Sequence[tuple[str | AttentionScore, int]] = "quadratic",
         *,
         combine: bool = False,
         temperature: float = 1.0,
@@ -340,6 +360,7 @@ class ContinuousAttention(nn.Module):
         key_padding_mask: Tensor | None = None,
         attn_mask: Tensor | None = None,
         *,
+        query_positions: Tensor | None = None,
         function: ValueFunction | None = None,
         need_weights: bool = True,
         average_attn_weights: bool = False,
@@ -364,9 +385,13 @@ class ContinuousAttention(nn.Module):
             attn_mask: Shape (Lq, L) or (B * num_heads, Lq, L): True, or -inf, where a query may not
                 read. Every query then has a value function of its own, fitted to what it may read,
                 in O(L N (N + E)) each. Other numbers are added to discrete scores.
+            query_positions: Where the queries are, for scores that look around them: shape (B, Lq),
+                or (Lq,) if shared, with `ndim` D above 1 (B, Lq, D) or (Lq, D). None, if the query
+                is the same tensor as the value or the key: `positions`.
             function: A value function to read in place of a sequence, such as a memory returns. Its
                 values are projected ones, `layer.v_proj(value)`: embed_dim channels. All other
-                arguments but the query are then None. Not for scores that read keys.
+                arguments but query and `query_positions` are then None. Not for scores that read
+                keys.
             need_weights: Whether to return the density. None takes its place otherwise.
             average_attn_weights: Must be False if the density is returned: each head has its own.
             is_causal: Says that `attn_mask`, which must be given, is causal. It changes nothing.
@@ -378,7 +403,8 @@ class ContinuousAttention(nn.Module):
         Raises:
             ValueError: If shapes do not match, if a mask leaves a query nothing to read, if both a
                 function and a sequence are given, if positions are left out with `ndim` above 1 or
-                a group, or as `RidgeRegression.fit` does.
+                a group, if `query_positions` are missing, not asked for, not finite or outside of
+                the domain, or as `RidgeRegression.fit` does.
         """
         if not isinstance(need_weights, bool):
             raise ValueError(f"need_weights must be True or False, got {need_weights!r}")
@@ -390,12 +416,13 @@ class ContinuousAttention(nn.Module):
             made_by = "nn.Transformer.generate_square_subsequent_mask(L)"
             raise ValueError(f"{rule}: {made_by}, got None")
         is_single = isinstance(query, Tensor) and query.dim() == 2
+        places = _Places(positions, query_positions, query is value or query is key)
         if is_single:
             axis = 0 if self.batch_first else 1
             query, key, value = (_add_batch(x, 2, axis) for x in (query, key, value))
             key_padding_mask = _add_batch(key_padding_mask, 1)
         if function is None:
-            parts = self._project(query, key, value, positions, key_padding_mask, attn_mask)
+            parts = self._project(query, key, value, places, key_padding_mask, attn_mask)
             with full_precision(query):
                 heads, density = self._attend(parts)
                 if self.regression.validate_args and in_eager() and not self._has_attended:
@@ -405,7 +432,7 @@ class ContinuousAttention(nn.Module):
             if any(x is not None for x in sequence):
                 rule = "function must be given without key, value, positions and masks"
                 raise ValueError(f"{rule}, got both a function and a sequence")
-            heads, density = self._read(query, function)
+            heads, density = self._read(query, function, query_positions)
         context = self.out_proj(heads.to(query.dtype).flatten(2))
         if self.layer_scale is not None:
             context = context * self.layer_scale.to(context.dtype)
@@ -423,6 +450,8 @@ class ContinuousAttention(nn.Module):
         positions: Tensor | None = None,
         key_padding_mask: Tensor | None = None,
         attn_mask: Tensor | None = None,
+        *,
+        query_positions: Tensor | None = None,
     ) -> Tensor:
         """Compute how much each observation counts in the context of each query and head.
 
@@ -435,7 +464,8 @@ class ContinuousAttention(nn.Module):
             The weights, shape (B, num_heads, Lq, L), exactly 0 where masked. They sum to 1, but for
             a ridge penalty, and may be negative.
         """
-        parts = self._project(query, key, value, positions, key_padding_mask, attn_mask)
+        places = _Places(positions, query_positions, query is value or query is key)
+        parts = self._project(query, key, value, places, key_padding_mask, attn_mask)
         with full_precision(query):
             weights = self._fit_weights(self._attend(parts)[1], parts)
             if not self.combine:
@@ -466,6 +496,8 @@ class ContinuousAttention(nn.Module):
         positions: Tensor | None = None,
         key_padding_mask: Tensor | None = None,
         attn_mask: Tensor | None = None,
+        *,
+        query_positions: Tensor | None = None,
     ) -> Tensor:
         r"""Compute the sum of the absolute weights of the observations in each context.
 
@@ -480,9 +512,12 @@ class ContinuousAttention(nn.Module):
             The sums, shape (B, num_heads, Lq).
         """
         arguments = query, key, value, positions, key_padding_mask, attn_mask
-        return self.observation_weights(*arguments).abs().sum(-1)
+        weights = self.observation_weights(*arguments, query_positions=query_positions)
+        return weights.abs().sum(-1)
 
-    def _read(self, query: Tensor, function: ValueFunction) -> tuple[Tensor, SparseDistribution]:
+    def _read(
+        self, query: Tensor, function: ValueFunction, query_positions: Tensor | None
+    ) -> tuple[Tensor, SparseDistribution]:
         """Return contexts of a function of projected values, (B, Lq, heads, E), and densities."""
         if self.combine or self.score_proj.reads_keys:
             rule = "function must be None for scores that read keys and for combine=True"
@@ -501,12 +536,13 @@ class ContinuousAttention(nn.Module):
         if self.regression.validate_args:
             check_finite("query", query)
             check_finite("function.coefficients", coefficients)
+        located = self._locate(query_positions, batch, queries)
         alpha, channels = self._checked_alpha(batch, queries), self.score_proj(query, None)
         with full_precision(query):
-            observed = Observed(self.regression.basis)
+            observed = Observed(self.regression.basis, queries=located)
             density = self.score_proj.density(channels, alpha, self.temperature, observed)
             by_head = to_single(coefficients).unflatten(-1, (self.num_heads, -1))
-            context = contexts(density, basis, by_head, self._centred(basis))
+            context = self.score_proj.contexts(density, basis, by_head, observed)
             if function.constant is not None:
                 constant = to_single(function.constant).unflatten(-1, (self.num_heads, -1))
                 context = context + constant.unsqueeze(1)
@@ -517,11 +553,12 @@ class ContinuousAttention(nn.Module):
         query: Tensor,
         key: Tensor | None,
         value: Tensor | None,
-        positions: Tensor | None,
+        places: _Places,
         key_padding_mask: Tensor | None,
         attn_mask: Tensor | None,
     ) -> _Projected:
         """Check sequences and project them, with zeros in the padding."""
+        positions = places.values
         if key is None or value is None:
             rule = "key and value must be tensors, unless a function is given"
             raise ValueError(f"{rule}, got {type(key).__name__} and {type(value).__name__}")
@@ -540,6 +577,11 @@ class ContinuousAttention(nn.Module):
             key = torch.where(observed, key, 0) if reads_keys else key
             value = torch.where(observed, value, 0)
             positions = torch.where(add_event_dims(mask.observed, self._event), positions, 0)
+        located: Tensor | None
+        if places.queries is None and places.are_same and self.score_proj.reads_positions:
+            located = self._in_domain("positions", positions, mask.observed)
+        else:
+            located = self._locate(places.queries, batch, queries)
         if self.regression.validate_args:
             discrete = self.combine or isinstance(self.score_proj, MomentScore)
             mask.check(discrete, self.regression.group is not None)
@@ -557,16 +599,39 @@ class ContinuousAttention(nn.Module):
             channels if self.discrete_proj is None else self.discrete_proj(query, key),
             self._checked_alpha(batch, queries),
             positions,
+            located,
             mask,
         )
 
-    def _centred(self, basis: Basis) -> bool:
-        """Return whether the score centres all densities between functions of a basis."""
-        extent = basis.extent() if isinstance(basis, GaussianRBF) else None
-        if extent is None or not self.score_proj.stays_inside:
-            return False
-        ((low, high),) = self._box
-        return extent[0] <= low and high <= extent[1]
+    def _locate(self, query_positions: Tensor | None, batch: int, queries: int) -> Tensor | None:
+        """Return positions of the queries (B or 1, Lq, *event), or raise ValueError."""
+        name, kind = "query_positions", type(self.score_proj).__name__
+        if not self.score_proj.reads_positions:
+            if query_positions is not None:
+                rule = f"{name} must be None for {kind}, whose densities do not depend on them"
+                raise ValueError(f"{rule}, got {type(query_positions).__name__}")
+            return None
+        if query_positions is None:
+            rule = f"{name} must be given for {kind} where the query is neither value nor key"
+            raise ValueError(f"{rule}, got None")
+        check_real(name, query_positions)
+        shared = (queries, *self._event)
+        check_shape(name, query_positions, (batch, *shared), (1, *shared), shared)
+        if query_positions.ndim == 1 + len(self._event):
+            query_positions = query_positions.unsqueeze(0)
+        return self._in_domain(name, query_positions, None)
+
+    def _in_domain(self, name: str, positions: Tensor, mask: Tensor | None) -> Tensor:
+        """Return positions of queries, or raise ValueError unless they are in the domain."""
+        if self.regression.validate_args:
+            low, high = ends(self._box, positions.double())
+            slack = _SLACK * (high - low)
+            t = positions.reshape(*positions.shape[:2], self.ndim)
+            valid = (t >= low - slack) & (t <= high + slack)
+            valid = valid if mask is None else valid | ~mask.unsqueeze(-1)
+            rule = f"{name} must be in the domain {self.domain} with scores that read them"
+            require_all(valid, rule, t.expand(valid.shape))
+        return positions
 
     def _checked_alpha(self, batch: int, queries: int) -> Tensor | float:
         """Return alpha, a number or a tensor that broadcasts to (B, heads, Lq)."""
@@ -590,7 +655,7 @@ class ContinuousAttention(nn.Module):
                 constant = constant.unflatten(-1, values.shape[2:]).unsqueeze(1)
         else:
             coefficients, constant = regression._fit_per_query(positions, values, mask.visible)
-        observed = Observed(regression.basis, positions, mask)
+        observed = Observed(regression.basis, positions, parts.queries, mask)
         if values.shape[-1] > size:
             means = mask.mean(values[..., size:])
             observed = observed._replace(functions=coefficients[..., size:], means=means)
@@ -598,7 +663,7 @@ class ContinuousAttention(nn.Module):
         coefficients = coefficients[..., :size]
         if mask.visible is None:
             basis = regression.basis
-            context = contexts(density, basis, coefficients, self._centred(basis))
+            context = self.score_proj.contexts(density, basis, coefficients, observed)
         else:
             features = density.expect(regression.basis).to(coefficients.dtype)
             context = torch.einsum("bhqn,bqnhe->bqhe", features, coefficients)
@@ -709,6 +774,11 @@ def _add_batch(x: Any, dim: int, axis: int = 0) -> Any:
 
 def _make_score(score: Any) -> AttentionScore:
     """Return a score, which no layer has yet, from its short form."""
+    if isinstance(score, Sequence) and not isinstance(score, str):
+        pairs = [x for x in score if isinstance(x, Sequence) and len(x) == 2]
+        if not pairs or len(pairs) < len(score):
+            raise ValueError(f"score must be pairs of a score and its heads, got {score!r}")
+        return SplitScore([(_make_score(x), heads) for x, heads in pairs])
     if isinstance(score, AttentionScore):
         if score.box:
             raise ValueError(f"score must be a new one for each layer, got {score!r}")

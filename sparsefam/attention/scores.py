@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import chain
 from numbers import Real
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -50,6 +50,7 @@ from ..scores import (
     Quadratic,
 )
 from ..supports import Box
+from .context import contexts
 from .discrete import attend
 from .masks import AttentionMask, full_precision, to_single
 
@@ -63,7 +64,11 @@ __all__ = [
     "MomentScore",
     "Observed",
     "QuadraticScore",
+    "by_head",
+    "density_of_moments",
+    "ends",
     "init_linear",
+    "initial_centers",
 ]
 
 # Shares of the domain: sigma when training starts, and the least that sigma, or the standard
@@ -106,6 +111,8 @@ class Observed(NamedTuple):
     basis: Basis
     # None where a layer reads a value function: (B or 1, L, *event), and what queries may read.
     positions: Tensor | None = None
+    # Positions of the queries (B or 1, Lq, *event), None if the score does not read them.
+    queries: Tensor | None = None
     mask: AttentionMask | None = None
     # Coefficients (B, N, heads, F) of what `AttentionScore.beside` returned, with Lq before N if
     # each query has its own; and its means where a query may read, (B, Lq or 1, heads, F).
@@ -121,13 +128,16 @@ class AttentionScore(nn.Module):
 
     Attributes:
         reads_keys: Whether densities depend on the keys.
+        reads_positions: Whether densities depend on the positions of the queries.
         most_alpha: Largest alpha for which there are densities.
-        stays_inside: Whether 1-D densities are centred in the domain, as contexts are then cheaper.
+        margin: The share of the domain by which the centre of a 1-D density may lie outside of it;
+            None if there is no bound. With a bound contexts are cheaper.
     """
 
-    reads_keys: ClassVar[bool] = False
-    most_alpha: ClassVar[float] = math.inf
-    stays_inside: ClassVar[bool] = False
+    reads_keys: bool = False
+    reads_positions: bool = False
+    most_alpha: float = math.inf
+    margin: float | None = None
     box: Box = ()  # the domain of the layer, which sets it
 
     def prepare(self, dimensions: Dimensions) -> None:
@@ -146,6 +156,23 @@ class AttentionScore(nn.Module):
     ) -> SparseDistribution:
         """Return densities (B, num_heads, Lq) from what `forward` returned, in float32 at least."""
         raise NotImplementedError
+
+    def contexts(
+        self,
+        density: SparseDistribution,
+        basis: Basis,
+        coefficients: Tensor,
+        observed: Observed,
+    ) -> Tensor:
+        r"""Return contexts $E_p[\psi]^\top C$ (B, Lq, heads, E), with C (B, N, heads, E)."""
+        return contexts(density, basis, coefficients, self._centers())
+
+    def _centers(self) -> tuple[float, float] | None:
+        """Return an interval in which densities are centred, if there is a bound."""
+        if self.margin is None or len(self.box) > 1:
+            return None
+        ((low, high),) = self.box
+        return low - self.margin * (high - low), high + self.margin * (high - low)
 
     def beside(self, key: Tensor) -> Tensor | None:
         """Return what becomes functions beside the values, (B, L, heads, F), or None."""
@@ -195,7 +222,7 @@ class QuadraticScore(_ScoreProjection):
         ValueError: `components` not a positive integer.
     """
 
-    stays_inside = True
+    margin = 0.0
 
     def __init__(self, components: int | None = None) -> None:
         super().__init__()
@@ -219,9 +246,9 @@ class QuadraticScore(_ScoreProjection):
         ndim, sigma = len(self.box), _FIRST_SIGMA
         nn.init.xavier_uniform_(self.weight, gain=_FIRST_GAIN)
         logits, loc, diagonal, triangle = self.bias.split(self._sizes)
-        centers = own = _initial_centers(self.heads, ndim)
+        centers = own = initial_centers(self.heads, ndim)
         if self.components is not None:
-            centers = _initial_centers(self.components, ndim)
+            centers = initial_centers(self.components, ndim)
             sigma = min(sigma, _OVERLAP * self.components ** (-1 / ndim))
             logits.copy_(_proximity(own, centers).flatten())
             centers = centers.repeat(self.heads, 1)
@@ -236,8 +263,8 @@ class QuadraticScore(_ScoreProjection):
         """Return densities (B, heads, Lq) with parameters (B, Lq, channels)."""
         logits, *parts = projected.split(self._sizes, -1)
         counts, total, ndim = self._counts, math.prod(self._counts), len(self.box)
-        loc, diagonal, triangle = (_by_head(x, (*counts, x.shape[-1] // total)) for x in parts)
-        low, high = _ends(self.box, loc)
+        loc, diagonal, triangle = (by_head(x, (*counts, x.shape[-1] // total)) for x in parts)
+        low, high = ends(self.box, loc)
         loc = low + (high - low) * torch.sigmoid(loc)
         share = math.sqrt(temperature) * (_LEAST_SIGMA + functional.softplus(diagonal))
         sigma = (high - low) * share
@@ -252,7 +279,7 @@ class QuadraticScore(_ScoreProjection):
         if self.components is None:
             return rpm(score, alpha)
         alpha = alpha.unsqueeze(-1) if isinstance(alpha, Tensor) else alpha
-        return Mixture(_by_head(logits / temperature, counts), rpm(score, alpha))
+        return Mixture(by_head(logits / temperature, counts), rpm(score, alpha))
 
 
 class _MeshScore(AttentionScore):
@@ -309,7 +336,7 @@ class _MeshScore(AttentionScore):
         tolerance = None if like.dtype == torch.float64 else _TOLERANCE
         dtype = torch.promote_types(like.dtype, torch.float32)  # no half precision
         weights = like.new_zeros(features.points.shape[-2], dtype=dtype)
-        mesh = find_mesh(weights, features, uniform_box(*_ends(self.box, like)), 2.0, tolerance)
+        mesh = find_mesh(weights, features, uniform_box(*ends(self.box, like)), 2.0, tolerance)
         return replace(mesh.for_basis(basis).with_matrix_of(features), basis=basis)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -372,9 +399,9 @@ class KernelScore(_MeshScore, _ScoreProjection):
         """Give each head a low and wide score, and spread these evenly over the domain."""
         if self.weight.is_meta:
             return
-        points, (low, high) = self._points().double(), _ends(self.box, self.inducing_points)
+        points, (low, high) = self._points().double(), ends(self.box, self.inducing_points)
         gram = kernel_matrix(self.kernel, points, points)
-        centers = _initial_centers(self.heads, len(self.box)).to(points)
+        centers = initial_centers(self.heads, len(self.box)).to(points)
         weights = _proximity(centers, (points - low) / (high - low))
         # The kernel may be zero between all inducing points.
         height = (weights @ gram).abs().amax(-1, keepdim=True).clamp_min(_TINY)
@@ -386,20 +413,20 @@ class KernelScore(_MeshScore, _ScoreProjection):
         self, projected: Tensor, alpha: Tensor | float, temperature: float, observed: Observed
     ) -> SparseDistribution:
         """Return densities (B, heads, Lq) with weights (B, Lq, heads * I)."""
-        weights = _by_head(projected / temperature, (self.heads, len(self.inducing_points)))
+        weights = by_head(projected / temperature, (self.heads, len(self.inducing_points)))
         score = KernelExpansion(weights, self._points(), self.kernel)
-        base = uniform_box(*_ends(self.box, self.inducing_points))
+        base = uniform_box(*ends(self.box, self.inducing_points))
         return _kernel_density(score, base, alpha, self.mesh(observed.basis), self.normalization)
 
     def _points(self) -> Tensor:
         """Inducing points (I, D)."""
-        low, high = _ends(self.box, self.inducing_points)
+        low, high = ends(self.box, self.inducing_points)
         # Conversion to another dtype may have rounded the outermost ones across the ends.
         points = self.inducing_points.detach().reshape(-1, len(self.box))
         return torch.maximum(torch.minimum(points, high), low)
 
     def _functions(self, basis: Basis) -> tuple[Any, FeatureMap]:
-        points, (low, high) = self._points(), _ends(self.box, self.inducing_points)
+        points, (low, high) = self._points(), ends(self.box, self.inducing_points)
         moved = (self.inducing_points.detach().reshape(points.shape) - points).abs()
         rule = f"in the domain {self.box}"
         valid = moved <= _SLACK * (high - low)
@@ -497,7 +524,7 @@ class MomentScore(DiscreteScore):
         """Return densities (B, heads, Lq) with the moments of the observed positions."""
         positions, mask = cast(Tensor, observed.positions), cast(AttentionMask, observed.mask)
         ndim, dtype = len(self.box), projected[0].dtype
-        low, high = _ends(self.box, positions.double())
+        low, high = ends(self.box, positions.double())
         # In float64 and from the middle of the domain, as variances are differences.
         t = positions.double().reshape(*positions.shape[:2], 1, ndim) - (low + high) / 2
         values = torch.cat([t, t.mT * t], -2).flatten(-2).unsqueeze(1)
@@ -505,8 +532,7 @@ class MomentScore(DiscreteScore):
         mean = moments[..., :ndim].unsqueeze(-2)
         covariance = moments[..., ndim:].unflatten(-1, (ndim, ndim)) - mean.mT * mean
         mean = mean.squeeze(-2) + (low + high) / 2
-        match = _match_covariance if ndim > 1 else _match_variance
-        return match(mean.to(dtype), covariance.to(dtype), self.box, alpha)
+        return _match_moments(mean.to(dtype), covariance.to(dtype), self.box, alpha)
 
 
 class ContentScore(_MeshScore, DiscreteScore):
@@ -541,7 +567,7 @@ class ContentScore(_MeshScore, DiscreteScore):
         keys = coefficients[..., :-1] - coefficients[..., -1:] * means[..., :-1]
         weights = torch.einsum(f"bqhe,b{'q' * own}nhe->bhqn", queries, keys)
         weights = weights / (math.sqrt(queries.shape[-1]) * temperature)
-        base = uniform_box(*_ends(self.box, weights))
+        base = uniform_box(*ends(self.box, weights))
         score = BasisExpansion(weights, observed.basis)
         return _kernel_density(score, base, alpha, self.mesh(observed.basis))
 
@@ -555,30 +581,34 @@ class ContentScore(_MeshScore, DiscreteScore):
         return to_single([*floating, torch.empty(0)][0])
 
 
-def _match_variance(
-    mean: Tensor, covariance: Tensor, box: Box, alpha: Tensor | float
+def density_of_moments(
+    mean: Tensor, covariance: Tensor, alpha: Tensor | float
 ) -> SparseDistribution:
-    """Return densities (...) with means (..., 1) and variances (..., 1, 1)."""
-    mean, ((low, high),) = mean.squeeze(-1), box
-    variance = covariance[..., 0, 0].clamp_min((_LEAST_SIGMA * (high - low)) ** 2)
-    if not isinstance(alpha, Tensor) and alpha == 1:
+    """Return elliptical densities (...) with means (..., D) and covariances (..., D, D)."""
+    is_normal = not isinstance(alpha, Tensor) and alpha == 1
+    if mean.shape[-1] > 1:
+        if is_normal:
+            return MultivariateNormal.from_moments(mean, covariance)
+        return MultivariateBetaGaussian.from_moments(mean, covariance, alpha)
+    mean, variance = mean.squeeze(-1), covariance[..., 0, 0]
+    if is_normal:
         return Normal(mean, variance.sqrt())
     return BetaGaussian.from_moments(mean, variance, alpha)
 
 
-def _match_covariance(
+def _match_moments(
     mean: Tensor, covariance: Tensor, box: Box, alpha: Tensor | float
 ) -> SparseDistribution:
-    """Return densities (...) with means (..., D) and, nearly, covariances (..., D, D)."""
-    covariance = 0.5 * (covariance + covariance.mT)
-    low, high = _ends(box, mean)
+    """Return densities (...) with means (..., D) and, above a floor, covariances (..., D, D)."""
+    low, high = ends(box, mean)
     floor = (_LEAST_SIGMA * (high - low)).square()
+    if len(box) == 1:
+        return density_of_moments(mean, covariance.clamp_min(floor), alpha)
+    covariance = 0.5 * (covariance + covariance.mT)
     # The floor is below rounding if positions lie on a line far outside the domain.
     rounding = 64 * torch.finfo(mean.dtype).eps * covariance.diagonal(dim1=-2, dim2=-1)
     covariance = covariance + torch.diag_embed(torch.maximum(floor, rounding))
-    if not isinstance(alpha, Tensor) and alpha == 1:
-        return MultivariateNormal.from_moments(mean, covariance)
-    return MultivariateBetaGaussian.from_moments(mean, covariance, alpha)
+    return density_of_moments(mean, covariance, alpha)
 
 
 def init_linear(projection: nn.Linear, gain: float = 1.0) -> None:
@@ -591,13 +621,13 @@ def init_linear(projection: nn.Linear, gain: float = 1.0) -> None:
 # Channels, and where training starts
 
 
-def _by_head(channels: Tensor, counts: tuple[int, ...]) -> Tensor:
+def by_head(channels: Tensor, counts: tuple[int, ...]) -> Tensor:
     """Reshape channels (B, Lq, heads * rest) to (B, heads, Lq, *rest)."""
     # Contiguous: compiled graphs otherwise get the strides of gradients wrong.
     return channels.unflatten(-1, counts).transpose(1, 2).contiguous()
 
 
-def _initial_centers(count: int, ndim: int) -> Tensor:
+def initial_centers(count: int, ndim: int) -> Tensor:
     """Return shares (count, D) of the domain, spread evenly over it, on the CPU.
 
     Equal steps along the first axis and a Sobol sequence along the others: $2^k$ centers lie one
@@ -643,7 +673,7 @@ def _inducing_points(points: Tensor | int, box: Box) -> Tensor:
     )
 
 
-def _ends(box: Box, like: Tensor) -> tuple[Tensor, Tensor]:
+def ends(box: Box, like: Tensor) -> tuple[Tensor, Tensor]:
     """Ends of the domain (D,), with the dtype and device of another tensor."""
     if torch.compiler.is_compiling():
         low, high = like.new_tensor(box).T.unbind()

@@ -13,17 +13,26 @@ import torch
 from torch import Size, Tensor
 
 from ..bases import GaussianRBF
-from ..numerics.fourier import Waves, expect_waves, law_table, learned_table, waves_of
+from ..numerics.fourier import (
+    Waves,
+    characteristic,
+    expect_shifted,
+    expect_waves,
+    law_table,
+    learned_table,
+    shifted_waves,
+    waves_of,
+)
 from ..numerics.gaussian_ball import gaussians_under_ball
 from ..numerics.gaussian_interval import gaussian_expectation
 from ..numerics.validation import in_eager, is_plain_cpu_tensor
 from .beta_gaussian import BetaGaussian, PowerDistribution
 from .generators import LOG_TAIL
-from .normal import Laplace
+from .normal import Laplace, Normal
 from .support_quadrature import gaussians_on_support
 from .univariate import SymmetricDistribution
 
-__all__ = ["distinct", "gaussian_contexts", "gaussian_means"]
+__all__ = ["distinct", "gaussian_contexts", "gaussian_means", "shifted_contexts"]
 
 # Pairs of a density and a function from which on making a matrix of waves pays.
 _LEAST_PAIRS = 2**12
@@ -80,10 +89,11 @@ def _law(p: SymmetricDistribution) -> _Law | None:
 def gaussian_means(p: SymmetricDistribution, psi: GaussianRBF) -> Tensor:
     """Return the expectations (*batch, N) of Gaussian functions."""
     shape = p.batch_shape
-    waves = _waves(p, psi) if _readable(p, psi) else None
+    extent = psi.extent()
+    waves = _waves(p, psi, extent) if _readable(p, psi) else None
     if waves is None or shape.numel() * len(psi) < _LEAST_PAIRS:
         return _by_pairs(p, psi)
-    rows = _Rows(p, Size([1, shape.numel()]), psi, waves)
+    rows = _Rows(p, Size([1, shape.numel()]), extent, waves)
     values = rows.times(lambda matrix: matrix.unsqueeze(0), psi)[0]
     with torch.no_grad():
         spread = cast(Tensor, psi.widths).amin().square() + rows.density.variance[0]
@@ -97,7 +107,7 @@ def gaussian_contexts(
     p: SymmetricDistribution,
     psi: GaussianRBF,
     by_head: Tensor,
-    centred: bool = False,
+    centers: tuple[float, float] | None = None,
     weights: Tensor | None = None,
 ) -> Tensor | None:
     """Return $E_p[psi]' C$ (*batch, L, E), or None if pairs are faster.
@@ -106,20 +116,21 @@ def gaussian_contexts(
         p: Densities (*batch, L), or components (*batch, L, K).
         psi: N functions.
         by_head: C (*batch, N, E).
-        centred: Whether all centres are known to be between the first and the last function.
+        centers: An interval in which all centres are known to be.
         weights: Of the components (*batch, L, K).
     """
     batch = p.batch_shape[: by_head.dim() - 2]
     readable = _readable(p, psi)
-    certain = centred and isinstance(p, BetaGaussian)
-    waves = _waves(p, psi) if readable or certain else None
+    certain = centers is not None and isinstance(p, BetaGaussian)
+    extent = _extent(psi, centers)
+    waves = _waves(p, psi, extent) if readable or certain else None
     if waves is None:
         return None
     groups, length = math.prod(batch), p.batch_shape[len(batch)]
     coefficients = by_head.reshape(groups, *by_head.shape[-2:])
     if weights is not None:
         weights = weights.reshape(groups, length, -1)
-    rows = _Rows(p, Size([groups, p.batch_shape[len(batch) :].numel()]), psi, waves)
+    rows = _Rows(p, Size([groups, p.batch_shape[len(batch) :].numel()]), extent, waves)
 
     def sums(matrix: Tensor) -> Tensor:
         return matrix.to(coefficients.dtype) @ coefficients
@@ -133,21 +144,71 @@ def gaussian_contexts(
     return values.reshape(*batch, length, values.shape[-1])
 
 
+def shifted_contexts(
+    p: BetaGaussian | Normal,
+    shifts: Tensor,
+    psi: GaussianRBF,
+    by_head: Tensor,
+    centers: tuple[float, float],
+    deviation: float,
+) -> Tensor | None:
+    r"""Return contexts $E_p[\psi(t + s)]' C$ (G, L, H, E) of shifted densities, or None.
+
+    A shift multiplies waves by $e^{i \omega s}$, so that the densities change the spectrum of
+    $\psi' C$ once, whatever the number of shifts: heads are the taps of a convolution.
+
+    Args:
+        p: Densities (H,).
+        shifts: s (G or 1, L).
+        psi: N functions.
+        by_head: C (G, H, N, E).
+        centers: An interval in which all `p.loc + s` are.
+        deviation: A bound of the standard deviations of p.
+    """
+    extent, dtype = psi.extent(), torch.promote_types(p.loc.dtype, psi.centers.dtype)
+    if extent is None or dtype not in LOG_TAIL or p.loc.dtype != dtype:
+        return None
+    m = None if isinstance(p, Normal) else p._fixed_exponent
+    # The effective half-width of any beta-Gaussian, and of the normal, is below this.
+    wide = 2 * min(LOG_TAIL[dtype], math.inf if m is None else m) + 3
+    waves = shifted_waves(extent, dtype, centers, deviation * math.sqrt(wide))
+    if _are_many(waves, psi):
+        return None
+    if isinstance(p, Normal):
+        omega = waves.frequencies(p.scale).to(dtype)
+        values = torch.exp(-0.5 * (p.scale.unsqueeze(-1) * omega).square())
+    else:
+        widths = _HalfWidths.of(p, p.batch_shape)
+        values = characteristic(widths.half, widths.tables(waves), widths.which, waves)
+    right = waves.amplitudes(psi.centers, cast(Tensor, psi.widths)).to(by_head.dtype)
+    return expect_shifted(shifts, p.loc, values, right @ by_head, waves)
+
+
 def _readable(p: SymmetricDistribution, psi: GaussianRBF) -> bool:
     tensors = p.loc, p.scale, p.alpha, psi.centers, cast(Tensor, psi.widths)
     return in_eager() and is_plain_cpu_tensor(*tensors)
 
 
-def _waves(p: SymmetricDistribution, psi: GaussianRBF) -> Waves | None:
+def _extent(psi: GaussianRBF, centers: tuple[float, float] | None) -> tuple[float, ...] | None:
+    """Return the extent of functions, made longer so that it contains the centres of densities."""
+    extent = psi.extent()
+    if extent is None or centers is None:
+        return extent
+    first, last, width, widest = extent
+    return min(first, centers[0]), max(last, centers[1]), width, widest
+
+
+def _waves(
+    p: SymmetricDistribution, psi: GaussianRBF, extent: tuple[float, ...] | None
+) -> Waves | None:
     """Return the waves of the functions, or None if there are too many or the family has none."""
-    extent, dtype = psi.extent(), torch.promote_types(p.loc.dtype, psi.centers.dtype)
-    law = _law(p)
+    dtype, law = torch.promote_types(p.loc.dtype, psi.centers.dtype), _law(p)
     if in_eager() and not p.loc.numel():
         return None
     if extent is None or dtype not in LOG_TAIL or p.loc.dtype != dtype or law is None:
         return None
     waves = waves_of(extent, dtype)
-    if waves.number > _WAVES_PER_FUNCTION * len(psi) + _FURTHER_WAVES:
+    if _are_many(waves, psi):
         return None
     if law.exponent is None:
         # Each alpha has a table, which takes as long as pairs with so many densities.
@@ -156,26 +217,52 @@ def _waves(p: SymmetricDistribution, psi: GaussianRBF) -> Waves | None:
     return waves
 
 
+def _are_many(waves: Waves, psi: GaussianRBF) -> bool:
+    """Return whether waves are so many that pairs are faster."""
+    return waves.number > _WAVES_PER_FUNCTION * len(psi) + _FURTHER_WAVES
+
+
+class _HalfWidths(NamedTuple):
+    """Half-widths beyond which densities are negligible, and their characteristic functions."""
+
+    half: Tensor  # of the shape asked for
+    which: Tensor | None  # The table of each, None if there is one
+    law: _Law
+    exponents: Tensor  # Of the tables, as their reaches; empty if the exponent is a number
+    reaches: Tensor
+
+    @classmethod
+    def of(cls, p: Any, shape: Size) -> "_HalfWidths":
+        law, scale = cast(_Law, _law(p)), p.scale.reshape(shape)
+        if law.exponent is not None:
+            none = scale.new_empty(0)
+            return cls(scale * law.reach, None, law, none, none)
+        few = distinct(p.alpha)
+        index = torch.arange(few.numel(), device=few.device).reshape(few.shape)
+        index = index.expand(p.alpha.shape).reshape(shape)
+        one = p._with_parameters(Size([few.numel()]), lambda x, event: few.reshape(-1))
+        exponents, reaches = one.generator.m, one.generator.reach().detach()
+        half = scale * reaches[index]
+        return cls(half, index if len(reaches) > 1 else None, law, exponents, reaches)
+
+    def tables(self, waves: Waves) -> Tensor:
+        """Return the tables of the characteristic functions."""
+        name, exponent, reach = self.law
+        if exponent is None:
+            return learned_table(name, self.exponents, self.reaches, waves)
+        return law_table(name, exponent, reach, waves, self.half.detach())
+
+
 class _Rows:
     """Densities in a shape (G, L), by what computes their expectations."""
 
-    def __init__(self, p: Any, shape: Size, psi: GaussianRBF, waves: Waves) -> None:
+    def __init__(self, p: Any, shape: Size, extent: tuple[float, ...] | None, waves: Waves) -> None:
         density = p._with_parameters(shape, lambda x, event: x.reshape(shape))
-        law, loc, scale = cast(_Law, _law(density)), density.loc, density.scale
-        self.density, self._index = density, None
-        reach: Any = law.reach
-        if law.exponent is None:
-            few = distinct(p.alpha)
-            index = torch.arange(few.numel(), device=few.device).reshape(few.shape)
-            index = index.expand(p.alpha.shape).reshape(shape)
-            one = p._with_parameters(Size([few.numel()]), lambda x, event: few.reshape(-1))
-            exponents, reaches = one.generator.m, one.generator.reach().detach()
-            reach = reaches[index]
-            self._index = index if len(reaches) > 1 else None
-        self.half = scale * reach
+        widths, loc = _HalfWidths.of(p, shape), density.loc
+        self.density, self.half, self._index = density, widths.half, widths.which
         low, high = (loc - self.half).detach(), (loc + self.half).detach()
         # A density with a kink at its centre is not smooth.
-        smooth = law.name == "ball"
+        smooth = widths.law.name == "ball"
         self.wide = (low <= waves.low) & (high >= waves.high) & smooth
         fits = (low > waves.high - waves.period) & (high < waves.low + waves.period)
         self.fits = fits & ~self.wide
@@ -184,12 +271,8 @@ class _Rows:
             most = torch.maximum(high - waves.low, waves.high - low)
             most = torch.where(self.fits, most, 0.0).amax() / waves.period
             share = next((x for x in _SHARES if most < x), 1.0)
-            waves = waves_of(cast(tuple[float, ...], psi.extent()), waves.dtype, share)
-        self.waves = waves
-        if law.exponent is None:
-            self.tables = learned_table(law.name, exponents, reaches, waves)
-        else:
-            self.tables = law_table(law.name, law.exponent, law.reach, waves, loc.detach())
+            waves = waves_of(cast(tuple[float, ...], extent), waves.dtype, share)
+        self.waves, self.tables = waves, widths.tables(waves)
 
     def times(
         self, sums: Callable[[Tensor], Tensor], psi: GaussianRBF, weights: Tensor | None = None

@@ -33,9 +33,12 @@ from .validation import in_eager, may_have_tangent
 __all__ = [
     "LOG_DENSITIES",
     "Waves",
+    "characteristic",
+    "expect_shifted",
     "expect_waves",
     "law_table",
     "learned_table",
+    "shifted_waves",
     "waves_of",
     "without_values",
 ]
@@ -130,6 +133,21 @@ def waves_of(extent: tuple[float, ...], dtype: torch.dtype, share: float = 1.0) 
     period = 2 * share * (1 + _SLACK) * (last - first + reach)
     count = math.ceil(_BANDS[dtype] / width * period / (2 * math.pi)) + 1
     return Waves(first - reach, last + reach, period, count, width, dtype)
+
+
+def shifted_waves(
+    extent: tuple[float, ...], dtype: torch.dtype, centers: tuple[float, float], half: float
+) -> Waves:
+    """Return the waves of functions for densities centred in an interval, of bounded half-widths.
+
+    Their period is the least with which no density reaches the next functions.
+    """
+    first, last, width, widest = extent
+    reach = _REACHES[dtype] * widest
+    low, high = min(first, centers[0]) - reach, max(last, centers[1]) + reach
+    period = (1 + _SLACK) * max(centers[1] + half - low, high - centers[0] + half)
+    count = math.ceil(_BANDS[dtype] / width * period / (2 * math.pi)) + 1
+    return Waves(low, high, period, count, width, dtype)
 
 
 # Tables of characteristic functions phi: polynomials in the half-width s for each frequency, on
@@ -282,6 +300,39 @@ def _characteristic(half: Tensor, sums: Tensor) -> Tensor:
     """Return phi (g, l, K) from (1 - phi) / s^2."""
     squares = (half * half).unsqueeze(-1)
     return torch.addcmul(torch.ones_like(squares[:1, :1]), sums, squares, value=-1)
+
+
+def characteristic(half: Tensor, tables: Tensor, index: Tensor | None, waves: Waves) -> Tensor:
+    """Return characteristic functions (H, K) of densities of half-widths (H,) around 0."""
+    index = None if index is None else index.unsqueeze(0)
+    sums = _Cells.of(half.unsqueeze(0), index, waves).differentiable_sums(tables)
+    return _characteristic(half.unsqueeze(0), sums).squeeze(0)
+
+
+def expect_shifted(
+    shifts: Tensor, loc: Tensor, values: Tensor, spectrum: Tensor, waves: Waves
+) -> Tensor:
+    """Return expectations (g, l, H, E) under densities that every shift moves alike.
+
+    Args:
+        shifts: Where the densities are moved from 0 (g or 1, l).
+        loc: Their centres (H,), before the shift.
+        values: Their characteristic functions (H, K).
+        spectrum: Amplitudes of a function for each of them, (g, H, 2 K, E).
+        waves: What the amplitudes belong to.
+    """
+    dtype = spectrum.dtype
+    turn = loc.double().unsqueeze(-1) * waves.frequencies(loc)
+    cos, sin = ((values * x.to(dtype)).unsqueeze(-1) for x in (turn.cos(), turn.sin()))
+    even, odd = spectrum.chunk(2, -2)
+    turned = torch.cat([cos * even + sin * odd, cos * odd - sin * even], -2)
+    # Whole periods are taken off in float64, before rounding.
+    order = torch.arange(waves.number, dtype=torch.float64, device=loc.device)
+    periods = ((shifts.double() - waves.start) / waves.period).unsqueeze(-1) * order
+    phases = 2 * math.pi * (periods - periods.detach().round()).to(dtype)
+    features = torch.cat([phases.cos(), phases.sin()], -1)
+    found: Tensor = features @ turned.movedim(1, 2).flatten(2)
+    return found.unflatten(-1, turned.shape[1::2])
 
 
 def _with_slopes(tables: Tensor, cells: int) -> Tensor:

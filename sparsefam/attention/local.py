@@ -1,0 +1,300 @@
+"""Heads that look around the position of their query, and heads of several scores in one layer."""
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate
+from numbers import Real
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..bases import Basis, GaussianRBF
+from ..distributions import (
+    BetaGaussian,
+    MultivariateBetaGaussian,
+    MultivariateNormal,
+    Normal,
+    SparseDistribution,
+)
+from ..distributions.line_gaussians import distinct, shifted_contexts
+from ..numerics.validation import is_count
+from .masks import full_precision, to_single
+from .scores import (
+    AttentionScore,
+    Dimensions,
+    Observed,
+    QuadraticScore,
+    by_head,
+    density_of_moments,
+    ends,
+    initial_centers,
+)
+
+__all__ = ["LocalScore", "SplitScore"]
+
+# The largest offset, and the largest standard deviation, over the reach; the largest reach.
+_MOST, _FARTHEST = 2.0, 0.5
+# The least standard deviation of a density, as a share of the domain.
+_LEAST = 1e-3
+
+
+class LocalScore(AttentionScore):
+    r"""Densities around the position of the query: each head looks at an offset from it.
+
+    With the position $t_q$ of a query in the domain $[a, b]$, and the reach r, the density of head
+    h has mean and standard deviation
+
+    $$\mu_h = t_q + 2 r (b - a) \tanh w_h, \qquad
+    \sigma_h = (b - a)\,[10^{-3} + (2 r - 10^{-3})\,\mathrm{sigmoid}(v_h)].$$
+
+    Heads are then taps of a convolution in continuous time, which see a shape wherever it occurs.
+    Offsets start evenly between $\pm r (b - a)$, and $\sigma_h$ as the distance of neighbouring
+    offsets. In D dimensions every axis has its own offset and $\sigma$, and the covariance
+    $L L^\top$ has the factor $L_{ij} = \sigma_i \ell_{ij}$ with $\ell_{ii} = 1$ and, for $j < i$,
+    $\ell_{ij}$ initially 0.
+
+    Densities do not depend on the query beyond its position unless heads are deformable. Those that
+    do not are cheap: a shift is a factor of the waves of V, whatever the number of queries. On a
+    regular grid, with offsets of whole steps and narrow functions, such a layer is
+    `torch.nn.Conv1d`. Both look to either side, and V is fitted to later values too: for causal
+    attention pass `attn_mask`.
+
+    Args:
+        reach: r, the share of the domain over which offsets are spread when training starts.
+            Offsets and standard deviations stay below twice the reach, at any temperature.
+        deformable: Whether a linear function of the query, initially 0, is added to $w_h$, $v_h$
+            and $\ell_{ij}$.
+
+    Raises:
+        ValueError: `reach` not between 0.001 and 0.5.
+
+    References:
+        Cordonnier et al. (2020), On the Relationship between Self-Attention and Convolutional
+        Layers. arXiv:1911.03584. Atzmon et al. (2018), Point Convolutional Neural Networks by
+        Extension Operators. arXiv:1803.10091
+    """
+
+    reads_positions = True
+    margin: float
+    weight: nn.Parameter | None
+
+    def __init__(self, reach: float = 0.06, deformable: bool = False) -> None:
+        super().__init__()
+        if not isinstance(reach, Real) or not _LEAST <= reach <= _FARTHEST:
+            raise ValueError(f"reach must be between {_LEAST} and {_FARTHEST}, got {reach!r}")
+        self.reach: float = float(reach)
+        self.deformable: bool = bool(deformable)
+        self.margin = _MOST * self.reach
+
+    def extra_repr(self) -> str:
+        return f"reach={self.reach}, deformable={self.deformable}"
+
+    def prepare(self, dimensions: Dimensions) -> None:
+        """Make the parameters."""
+        self.heads, ndim = dimensions.num_heads, len(dimensions.box)
+        # Of each head: offsets, standard deviations and the lower triangle.
+        self._sizes = [ndim, ndim, ndim * (ndim - 1) // 2]
+        shape, factory = (self.heads * sum(self._sizes),), dimensions.factory
+        self.bias = nn.Parameter(torch.empty(shape, **factory))
+        weight = None
+        if self.deformable:
+            weight = nn.Parameter(torch.empty(*shape, dimensions.embed_dim, **factory))
+        self.register_parameter("weight", weight)
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Spread offsets over the reach, as far apart as densities are wide."""
+        ndim = len(self.box)
+        channels = self.bias.unflatten(0, (self.heads, -1))
+        offsets, deviations, triangle = channels.split(self._sizes, -1)
+        offsets.copy_(torch.atanh((2 * initial_centers(self.heads, ndim) - 1) / _MOST))
+        spacing = max(min(2 * self.heads ** (-1 / ndim), 1.0) * self.reach, 1.1 * _LEAST)
+        share = (spacing - _LEAST) / (self.margin - _LEAST)
+        deviations.fill_(math.log(share / (1 - share)))
+        triangle.zero_()
+        if self.weight is not None:
+            self.weight.zero_()
+
+    def forward(self, query: Tensor, key: Tensor | None = None) -> Tensor:
+        """Return channels (B, Lq or 1, channels), without the rounding of autocast."""
+        if self.weight is None:
+            return to_single(self.bias).expand(len(query), 1, -1)
+        with full_precision(query):
+            query = query.to(self.weight.dtype)
+            return to_single(functional.linear(query, self.weight, self.bias))
+
+    def density(
+        self, projected: Tensor, alpha: Tensor | float, temperature: float, observed: Observed
+    ) -> SparseDistribution:
+        """Return densities (B, heads, Lq) around the positions of the queries."""
+        channels = by_head(projected, (self.heads, sum(self._sizes)))
+        offsets, deviations, triangle = channels.split(self._sizes, -1)
+        low, high = ends(self.box, offsets)
+        ndim, most = len(self.box), self.margin
+        positions = self._inside(observed).to(offsets.dtype).unsqueeze(1)
+        mean = positions + (high - low) * most * torch.tanh(offsets)
+        # The width of a density is a power of its score's, whose square temperature multiplies.
+        power = 1 / (2 + ndim * (alpha - 1))
+        stretch = temperature ** (power if isinstance(power, float) else power[..., None])
+        deviations = _LEAST + (most - _LEAST) * torch.sigmoid(deviations)
+        deviations = (high - low) * (deviations * stretch).clamp(max=most)
+        if ndim == 1:
+            return density_of_moments(mean, deviations.square().unsqueeze(-1), alpha)
+        rows, columns = torch.tril_indices(ndim, ndim, -1, device=mean.device)
+        unit = torch.diag_embed(torch.ones_like(deviations))
+        unit[..., rows, columns] = triangle
+        factor = deviations.unsqueeze(-1) * unit
+        return density_of_moments(mean, factor @ factor.mT, alpha)
+
+    def contexts(
+        self,
+        density: SparseDistribution,
+        basis: Basis,
+        coefficients: Tensor,
+        observed: Observed,
+    ) -> Tensor:
+        """Return contexts; if queries differ by their positions only, by one product for all."""
+        is_elliptical = isinstance(density, BetaGaussian | Normal)
+        if self.weight is None and is_elliptical and isinstance(basis, GaussianRBF):
+            found = self._shifted_contexts(cast(Any, density), basis, coefficients, observed)
+            if found is not None:
+                return found
+        return super().contexts(density, basis, coefficients, observed)
+
+    def _shifted_contexts(
+        self,
+        density: BetaGaussian | Normal,
+        basis: GaussianRBF,
+        coefficients: Tensor,
+        observed: Observed,
+    ) -> Tensor | None:
+        """Return contexts (B, Lq, heads, E) of densities that are those of one query, moved."""
+        index = distinct(density.alpha)
+        if (
+            basis.event_shape
+            or index.shape[0] > 1
+            or index.shape[-1] > 1
+            or not density.loc.numel()
+        ):
+            return None
+        positions = self._inside(observed).squeeze(-1)
+        ((low, high),) = self.box
+        return shifted_contexts(
+            density[0, :, 0],  # of the first query, from which others are at shifts
+            positions - positions[:1, :1],
+            basis,
+            coefficients.transpose(1, 2),
+            cast(tuple[float, float], self._centers()),
+            self.margin * (high - low),
+        )
+
+    def _inside(self, observed: Observed) -> Tensor:
+        """Return positions of the queries (B or 1, Lq, D), in the domain."""
+        positions = cast(Tensor, observed.queries)
+        positions = positions.reshape(*positions.shape[:2], len(self.box))
+        low, high = ends(self.box, positions)
+        return torch.maximum(torch.minimum(positions, high), low)
+
+
+class SplitScore(AttentionScore):
+    """Heads of several quadratic scores in one layer, such as local ones and places.
+
+    `ContinuousAttention` makes it of a list: `score=[("local", 4), ("quadratic", 4)]`.
+
+    Args:
+        scores: Pairs of a `LocalScore`, or a `QuadraticScore` without components, and its number of
+            heads, in the order of the heads.
+
+    Raises:
+        ValueError: `scores` as above; by the layer: numbers that do not sum to `num_heads`.
+    """
+
+    def __init__(self, scores: Sequence[tuple[AttentionScore, int]]) -> None:
+        super().__init__()
+        pairs = [x for x in scores if isinstance(x, Sequence) and len(x) == 2]
+        valid = [is_count(count) and _is_quadratic(score) for score, count in pairs]
+        if not valid or len(pairs) < len(scores) or not all(valid):
+            rule = "pairs of a LocalScore, or a QuadraticScore without components, and its heads"
+            raise ValueError(f"scores must be {rule}, got {scores!r}")
+        self.scores = nn.ModuleList([score for score, _ in pairs])
+        self.counts = [count for _, count in pairs]
+        self.reads_positions = any(x.reads_positions for x in self._scores())
+
+    def extra_repr(self) -> str:
+        return f"counts={self.counts}"
+
+    def prepare(self, dimensions: Dimensions) -> None:
+        """Make the parameters."""
+        if sum(self.counts) != dimensions.num_heads:
+            rule = f"score must have num_heads = {dimensions.num_heads} heads in all"
+            raise ValueError(f"{rule}, got {' + '.join(map(str, self.counts))}")
+        for score, count in zip(self._scores(), self.counts, strict=True):
+            score.box = self.box
+            score.prepare(dimensions._replace(num_heads=count))
+
+    def reset_parameters(self) -> None:
+        """Set the parameters to those with which training starts."""
+        for score in self._scores():
+            score.reset_parameters()
+
+    def forward(self, query: Tensor, key: Tensor) -> list[Any]:
+        """Return what each score projects."""
+        return [score(query, key) for score in self._scores()]
+
+    def density(
+        self, projected: Any, alpha: Tensor | float, temperature: float, observed: Observed
+    ) -> SparseDistribution:
+        """Return densities (B, heads, Lq), those of the first score first."""
+        parts: list[Any] = [
+            score.density(channels, _of_heads(alpha, heads), temperature, observed)
+            for score, channels, heads in zip(self._scores(), projected, self._heads(), strict=True)
+        ]
+        loc = torch.cat([p.loc for p in parts], 1)
+        is_normal = not isinstance(alpha, Tensor) and alpha == 1
+        if len(self.box) > 1:
+            factor = torch.cat([p.scale_tril for p in parts], 1)
+            if is_normal:
+                return MultivariateNormal(loc, scale_tril=factor)
+            return MultivariateBetaGaussian(loc, factor, alpha)
+        scale = torch.cat([p.scale for p in parts], 1)
+        return Normal(loc, scale) if is_normal else BetaGaussian(loc, scale, alpha)
+
+    def contexts(
+        self,
+        density: SparseDistribution,
+        basis: Basis,
+        coefficients: Tensor,
+        observed: Observed,
+    ) -> Tensor:
+        """Return contexts (B, Lq, heads, E), each score's as it computes them."""
+        parts = zip(self._scores(), self._heads(), strict=True)
+        return torch.cat(
+            [
+                score.contexts(density[:, heads], basis, coefficients[:, :, heads], observed)
+                for score, heads in parts
+            ],
+            2,
+        )
+
+    def _scores(self) -> list[AttentionScore]:
+        return list(cast(Any, self.scores))
+
+    def _heads(self) -> list[slice]:
+        """Return which heads are whose."""
+        ends = list(accumulate(self.counts))
+        return [slice(end - count, end) for end, count in zip(ends, self.counts, strict=True)]
+
+
+def _is_quadratic(score: object) -> bool:
+    if isinstance(score, QuadraticScore):
+        return score.components is None and not score.box
+    return isinstance(score, LocalScore) and not score.box
+
+
+def _of_heads(alpha: Tensor | float, heads: slice) -> Tensor | float:
+    """Return the alpha of some heads, of one that broadcasts to (B, heads, Lq)."""
+    if not isinstance(alpha, Tensor) or alpha.dim() < 2 or alpha.shape[-2] == 1:
+        return alpha
+    return alpha[..., heads, :]

@@ -1,0 +1,85 @@
+"""Readouts: a sequence of any length becomes a vector, the means of its value function over parts."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from ..distributions import BetaGaussian
+from ..numerics.validation import require_integer
+from .regression import RidgeRegression
+
+__all__ = ["Readout"]
+
+
+class Readout(nn.Module):
+    r"""Means of a value function over parts of the domain: what follows an encoder.
+
+    The values of a sequence become a function V by a regression, and the result is
+    $\int_{I_k} V(t)\,dt / |I_k|$ for intervals $I_k$, side by side. Unlike the mean over frames it
+    does not depend on where frames are dense. With one part it is the mean over time; with several
+    it tells where things are, as `torch.nn.AdaptiveAvgPool1d` does on a grid.
+
+    Args:
+        parts: Number of intervals, equal parts of the regression's domain.
+        regression: How functions are fitted, with a basis of numbers. None: `RidgeRegression()`,
+            for positions in [0, 1].
+        learned: Whether the ends of the intervals, which then may overlap, are learned.
+
+    Raises:
+        ValueError: `parts` not a positive integer, or locations of the basis are vectors.
+
+    Examples:
+        >>> readout = Readout(parts=4)
+        >>> readout(torch.rand(2, 30), torch.randn(2, 30, 8)).shape
+        torch.Size([2, 32])
+    """
+
+    def __init__(
+        self, parts: int = 4, regression: RidgeRegression | None = None, *, learned: bool = False
+    ) -> None:
+        super().__init__()
+        require_integer("parts", parts, 1)
+        regression = RidgeRegression() if regression is None else regression
+        if not isinstance(regression, RidgeRegression) or len(regression.domain) != 1:
+            rule = "regression must be a RidgeRegression with a basis of numbers and a domain"
+            raise ValueError(f"{rule}, got {regression!r}")
+        self.parts, self.regression, self.learned = parts, regression, learned
+        ((self._low, self._high),) = regression.domain
+        for name in ("loc", "log_scale"):
+            x = torch.empty(parts)
+            if learned:
+                self.register_parameter(name, nn.Parameter(x))
+            else:
+                self.register_buffer(name, x, persistent=False)
+        self.reset_parameters()
+
+    def extra_repr(self) -> str:
+        return f"parts={self.parts}, learned={self.learned}"
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Divide the domain into equal parts."""
+        half = (self._high - self._low) / (2 * self.parts)
+        self.loc.copy_(self._low + half * (1 + 2 * torch.arange(self.parts)))
+        self.log_scale.fill_(math.log(half))
+
+    def forward(
+        self, positions: Tensor, values: Tensor, key_padding_mask: Tensor | None = None
+    ) -> Tensor:
+        """Return the means of functions that are fitted to values, (B, parts * E).
+
+        Args:
+            positions: As for `RidgeRegression.fit`, (B, L) or (L,).
+            values: Shape (B, L, E).
+            key_padding_mask: Shape (B, L), True, or -inf, where a position is padding.
+
+        Raises:
+            ValueError: As `RidgeRegression.fit`.
+        """
+        function = self.regression.fit(positions, values, key_padding_mask=key_padding_mask)
+        # Uniform densities are the beta-Gaussians at infinity.
+        dtype = function.coefficients.dtype
+        loc, scale = self.loc.to(dtype), self.log_scale.to(dtype).exp()
+        means = function.expect(BetaGaussian(loc, scale, math.inf).expand([1, self.parts]))
+        return means.flatten(1)
