@@ -12,16 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sparsefam.attention import ContinuousAttention
-from sparsefam.bases import GaussianRBF
-
-try:
-    from sparsefam.attention import LocalScore, Readout
-except ImportError:
-    from .stubs import LocalScore, Readout
+from sparsefam.attention import ContinuousAttention, LocalScore, Readout
+from sparsefam.bases import Basis, GaussianRBF
 
 CHANNELS, HEADS, PARTS, DROPOUT = 32, 8, 4, 0.2
-FUNCTIONS, ALPHA = 64, 2.0
+FUNCTIONS, ALPHA, LEAST = 64, 2.0, 1e-3
 # Of each of the two sizes: how far local heads read, as a share of the time, and how wide the
 # Gaussian functions are that heads at places read.
 REACHES, WIDTHS = (0.04, 0.1), (0.02, 0.04)
@@ -78,11 +73,10 @@ def dense(channels: int, hidden: int) -> nn.Module:
 
 
 class Continuous(nn.Module):
-    """Continuous self-attention."""
+    """Continuous self-attention, by default to the functions that the layer has by default."""
 
-    def __init__(self, score: Any, width: float = WIDTHS[0], heads: int = HEADS) -> None:
+    def __init__(self, score: Any, basis: Basis | None = None, heads: int = HEADS) -> None:
         super().__init__()
-        basis = GaussianRBF.grid(FUNCTIONS, width)
         options: dict[str, Any] = {"layer_scale": 1.0, "batch_first": True}
         self.layer = ContinuousAttention(CHANNELS, heads, basis, ALPHA, score, **options)
 
@@ -95,9 +89,12 @@ class Continuous(nn.Module):
 
 def local_and_places(reach: float) -> Any:
     """Return a score half of whose heads are around the query, and half at places."""
-    if LocalScore.__module__.startswith("benchmarks"):
-        return LocalScore(reach=reach, places=HEADS // 2)
     return [(LocalScore(reach=reach), HEADS // 2), ("quadratic", HEADS // 2)]
+
+
+def gaussians(size: int) -> GaussianRBF:
+    """Return the functions of one of two widths that heads at places read."""
+    return GaussianRBF.grid(FUNCTIONS, WIDTHS[size])
 
 
 class Discrete(nn.Module):
@@ -114,20 +111,22 @@ class Discrete(nn.Module):
 
 
 class Taps(nn.Module):
-    """Offsets and widths of heads as those of static local heads, and the projections of values."""
+    """Offsets and widths of static local heads, as `LocalScore` has them, and projected values."""
 
     def __init__(self, reach: float) -> None:
         super().__init__()
-        self.reach, self.first = reach, 2 * reach / HEADS
-        self.offsets = nn.Parameter((torch.arange(HEADS) + 0.5) / HEADS * 2 - 1)
-        self.widths = nn.Parameter(torch.full((HEADS,), math.log(math.expm1(1.0))))
+        self.most = 2 * reach  # of offsets and widths
+        shares = (torch.arange(HEADS) + 0.5) / HEADS
+        self.offsets = nn.Parameter(torch.atanh(shares - 0.5))
+        share = (self.most / HEADS - LEAST) / (self.most - LEAST)
+        self.widths = nn.Parameter(torch.full((HEADS,), math.log(share / (1 - share))))
         self.v_proj, self.out_proj = nn.Linear(CHANNELS, CHANNELS), nn.Linear(CHANNELS, CHANNELS)
         self.scale = nn.Parameter(torch.ones(CHANNELS))
 
     def taps(self) -> tuple[Tensor, Tensor]:
         """Return offsets and standard deviations (heads,)."""
-        widths = 1e-3 + self.first * functional.softplus(self.widths)
-        return self.reach * self.offsets, widths
+        widths = LEAST + (self.most - LEAST) * self.widths.sigmoid()
+        return self.most * self.offsets.tanh(), widths
 
     def forward(self, x: Tensor, times: Tensor, padding: Tensor) -> Tensor:
         values = self.v_proj(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)  # (B, heads, L, E)
@@ -214,12 +213,8 @@ class Relative(Taps):
         near = gaussian_products(times, *self.taps())
         phase = times[:, None, :, None] * self.waves
         cos, sin = phase.cos(), phase.sin()
-        far = (
-            torch.cat(
-                [self.cosines * cos + self.sines * sin, self.cosines * sin - self.sines * cos], -1
-            ),
-            torch.cat([cos, sin], -1).expand(-1, HEADS, -1, -1),
-        )
+        waves = self.cosines * cos + self.sines * sin, self.cosines * sin - self.sines * cos
+        far = torch.cat(waves, -1), torch.cat([cos, sin], -1).expand(-1, HEADS, -1, -1)
         queries, keys = (torch.cat(x, -1) for x in zip(self._content, near, far, strict=True))
         size = values.shape[-1]
         # Of one size, as fast kernels want them.

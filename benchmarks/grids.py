@@ -214,10 +214,13 @@ class RandomKernels:
 
     def features(self, part: Part) -> np.ndarray:
         """Return the shares of positive numbers, and the maxima, of all convolutions."""
-        x = torch.cat([on_grid(*p[:3], self.size)[0] for p in zip(*(y.split(100) for y in part))])
+        pieces = zip(*(x.split(100) for x in part[:3]), strict=True)
+        x = torch.cat([on_grid(*piece, self.size)[0] for piece in pieces])
         x = (x - x.mean(1, keepdim=True)) / (x.std(1, keepdim=True) + 1e-6)
         found = []
-        for (length, dilation, _), (weights, biases) in zip(self.groups, self._kernels):
+        for (length, dilation, _), (weights, biases) in zip(
+            self.groups, self._kernels, strict=True
+        ):
             padding = (length - 1) * dilation // 2
             y = functional.conv1d(x.mT, weights, biases, padding=padding, dilation=dilation)
             found += [(y > 0).float().mean(-1), y.amax(-1)]

@@ -127,7 +127,7 @@ def by_band(times: Tensor, values: Tensor, padding: Tensor) -> tuple[Tensor, Ten
     Bands without a reading have one of value 0 at time 0.
     """
     absent = (values[..., 3:].mT < 0.5) | padding[:, None]  # (B, BANDS, L)
-    order = absent.to(torch.int8).argsort(-1, stable=True)
+    order = absent.to(torch.int8).argsort(stable=True)
     length = max(int((~absent).sum(-1).max()), 1)
     order = order[..., :length].flatten(0, 1)
     missing = absent.flatten(0, 1).gather(-1, order)

@@ -184,7 +184,7 @@ def cost_table(answers: Answers) -> Table:
         cells.append(f"{statistics.mean(seconds):.1f}" if seconds else "-")
         rows.append([model, *cells])
     title = (
-        "Chosen settings, parameters, and processor seconds of a run with its five tests, mean over "
+        "Chosen settings, parameters, and processor seconds of a run with its tests, mean over "
         f"tasks. All runs took {total / 3600:.2f} core-hours."
     )
     return Table(title, ["model", "rate", "size", "parameters", "s"], rows)

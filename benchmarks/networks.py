@@ -30,7 +30,6 @@ from torch.nn.functional import cross_entropy
 from . import irregular, light_curves
 from .classifiers import (
     REACHES,
-    WIDTHS,
     Continuous,
     Discrete,
     DiscreteTwin,
@@ -39,6 +38,7 @@ from .classifiers import (
     LinearTwin,
     LocalScore,
     Relative,
+    gaussians,
     local_and_places,
 )
 from .grids import (
@@ -73,8 +73,8 @@ MODELS: dict[str, Make] = {
     LOCAL: encoder(lambda size: Continuous(LocalScore(reach=REACHES[size]))),
     BOTH: encoder(lambda size: Continuous(local_and_places(REACHES[size]))),
     "local, deformable": encoder(deformable),
-    "quadratic": encoder(lambda size: Continuous("quadratic", WIDTHS[size])),
-    CONTENT: encoder(lambda size: Continuous("content", WIDTHS[size], 4)),
+    "quadratic": encoder(lambda size: Continuous("quadratic", gaussians(size))),
+    CONTENT: encoder(lambda size: Continuous("content", gaussians(size), 4)),
     NONE: lambda channels, classes, size: Encoder(None, channels, classes, (2, 4)[size]),
     MHA: encoder(lambda size: Discrete((2, 4)[size])),
     "transformer": encoder(lambda size: Relative(REACHES[size])),
@@ -279,14 +279,16 @@ def select(models: Sequence[str], seeds: int, jobs: int, path: Path) -> None:
 
 def planned(tasks: Sequence[str], models: Sequence[str], seeds: int, wheel: str) -> list[Run]:
     """Return all runs, seed by seed, so that those of an unfinished command are balanced."""
-    return [
+    runs = [
         Run(task, model, seed, *settings(model), False, wheel)
         for seed, task, model in product(range(seeds), tasks, models)
         if seed < SEEDS.get(model, seeds)
-        and (
-            task != light_curves.NAME
-            or (model in light_curves.MODELS and seed < light_curves.FOLDS)
-        )
+    ]
+    few = light_curves.MODELS
+    return [
+        x
+        for x in runs
+        if x.task != light_curves.NAME or (x.model in few and x.seed < light_curves.FOLDS)
     ]
 
 
