@@ -77,11 +77,11 @@ class SetConvolutions(nn.Module):
         self.layers, self.head = convolutions(channels + 1, kernel), Head(classes)
 
     def smooth(self, times: Tensor, values: Tensor, padding: Tensor) -> Tensor:
-        """Return weighted means and the density (B, COARSE, C + 1)."""
+        """Return weighted means, and the density over 1 plus itself, (B, COARSE, C + 1)."""
         distance = (middles(COARSE)[:, None] - times[:, None]) / self.length.exp()
         weights = torch.exp(-0.5 * distance.square()) * ~padding[:, None]
         density = weights.sum(-1, keepdim=True)
-        return torch.cat([weights @ values / (density + 1e-5), density], -1)
+        return torch.cat([weights @ values / (density + 1e-5), density / (1 + density)], -1)
 
     def forward(self, times: Tensor, values: Tensor, padding: Tensor) -> Tensor:
         logits: Tensor = self.head(self.layers(self.smooth(times, values, padding).mT).mT)

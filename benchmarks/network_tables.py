@@ -10,7 +10,7 @@ from scipy.stats import ttest_1samp
 from . import light_curves
 from .harness import Table
 from .irregular import AS_TRAINED, GENERATED
-from .networks import BOTH, DISCRETE, GAPS, LOCAL, NAMES, OURS, Results, Run, settings
+from .networks import BOTH, DISCRETE, GAPS, LOCAL, NAMES, Results, Run, settings
 
 LED = LOCAL, BOTH  # those whose differences are shown
 SHIFTED = "mean of the other samplings"
@@ -23,8 +23,7 @@ class Answers:
     def __init__(self, results: Results, runs: Sequence[Run]) -> None:
         self._found = {(x.task, x.model, x.seed): results.get(x.key) for x in runs}
         self.tasks = [x for x in dict.fromkeys(x.task for x in runs) if x != light_curves.NAME]
-        self.models = [x for x in NAMES if any(x == run.model for run in runs)]
-        self.rivals = [x for x in self.models if x not in OURS]
+        self.models = [x for x in NAMES if any(x == y.model and y.task in self.tasks for y in runs)]
 
     def of(self, task: str, model: str) -> dict[int, dict[str, Any]]:
         """Return the results by seed."""

@@ -88,16 +88,17 @@ MODELS: dict[str, Make] = {
     "GRU-D": lambda c, k, size: DecayingGRU(c, k, DROPOUTS[size]),
     "LRU": encoder(lambda size: LinearRecurrentUnit(CYCLES[size] / 2)),
 }
-NAMES = (*MODELS, RANDOM)
+NAMES = (*MODELS, RANDOM, light_curves.LOCAL_BY_BAND)
 OURS = LOCAL, BOTH, "local, deformable", "quadratic", CONTENT
 # Slow: fewer seeds, and the settings of another model.
-SEEDS, SETTINGS_OF = {CONTENT: 3}, {CONTENT: "quadratic"}
+SEEDS = {CONTENT: 3}
+SETTINGS_OF = {CONTENT: "quadratic", light_curves.LOCAL_BY_BAND: LOCAL}
 
 DECAY, CLIP, BATCH = 1e-2, 1.0, 100
 RATES, SIZES = (1e-3, 3e-3), (0, 1)
 SELECTION = "bursts, noise 0.5", "GunPoint", "OSULeaf", "ItalyPowerDemand"
 SETTINGS = Path(__file__).with_name("networks_settings.json")
-STEPS = {light_curves.NAME: (400, 32)}
+STEPS = {light_curves.NAME: (600, 32)}
 FEW_STEPS = 300, 16
 
 
@@ -143,8 +144,8 @@ def by_steps(run: Run, train: Part, tests: dict[str, Part]) -> tuple[dict[str, T
     """Return the logits of the tests, and the number of parameters."""
     torch.manual_seed(run.seed)
     channels, classes = train[1].shape[-1], int(train[3].max()) + 1
-    if run.task == light_curves.NAME and run.model in light_curves.BY_BAND:
-        model = light_curves.BY_BAND[run.model](classes, run.size)
+    if run.task == light_curves.NAME and run.model in light_curves.OWN:
+        model = light_curves.OWN[run.model](classes, run.size)
     else:
         model = MODELS[run.model](channels, classes, run.size)
     fit(model, train, run.rate, *STEPS.get(run.task, FEW_STEPS))
@@ -284,12 +285,14 @@ def planned(tasks: Sequence[str], models: Sequence[str], seeds: int, wheel: str)
         for seed, task, model in product(range(seeds), tasks, models)
         if seed < SEEDS.get(model, seeds)
     ]
-    few = light_curves.MODELS
-    return [
-        x
-        for x in runs
-        if x.task != light_curves.NAME or (x.model in few and x.seed < light_curves.FOLDS)
-    ]
+    return [x for x in runs if is_possible(x)]
+
+
+def is_possible(run: Run) -> bool:
+    """Return whether there is such a run: light curves have fewer splits, and other models."""
+    if run.task == light_curves.NAME:
+        return run.model in light_curves.MODELS and run.seed < light_curves.FOLDS
+    return run.model != light_curves.LOCAL_BY_BAND
 
 
 def main(arguments: list[str] | None = None) -> int:
