@@ -154,14 +154,15 @@ SAMPLINGS |= {"all": "all"}
 TASKS = (*GENERATED, *REAL)
 
 
-def draw(task: str, seed: int, tested: int = TESTED) -> tuple[Part, dict[str, Part]]:
+def draw(task: str, seed: int, tested: int | None = None) -> tuple[Part, dict[str, Part]]:
     """Return what is trained on, and what is tested on by the name of its sampling.
 
     Args:
         task: A name in TASKS.
         seed: Decides about all that is random.
-        tested: The most series of a test set, at random.
+        tested: The most series of a test set, at random; TESTED if None.
     """
+    tested = TESTED if tested is None else tested
     generator = torch.Generator().manual_seed(seed)
     if task in GENERATED:
         make, samplings = GENERATED[task]
