@@ -12,7 +12,7 @@ from sparsefam.bases import GaussianRBF
 
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
 
-SCORES = ["quadratic", "moments", "kernel", "mixture", "content"]
+SCORES = ["quadratic", "local", "moments", "kernel", "mixture", "content"]
 every_score = pytest.mark.parametrize("score", SCORES)
 # Scores and whether discrete contexts are added.
 KINDS = [*((score, False) for score in SCORES), ("moments", True), ("quadratic", True)]
@@ -38,7 +38,32 @@ def make_layer(
     if "penalty" not in options:
         options = {"smoothing": 0.1} | options
     options = {"batch_first": True, "dtype": DOUBLE} | options
-    return ContinuousAttention(4, 2, alpha=alpha, score=made, combine=combine, **options)
+    return located(ContinuousAttention(4, 2, alpha=alpha, score=made, combine=combine, **options))
+
+
+def located(layer: Any) -> Any:
+    """The layer, with queries spread over the domain where its score has to know where they are."""
+    layer.register_forward_pre_hook(locate_queries, with_kwargs=True)
+    return layer
+
+
+def locate_queries(layer: Any, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """Add `query_positions` to the inputs of a layer that needs them."""
+    query, *sequence = inputs
+    if "query_positions" not in options and not any(query is x for x in sequence[:2]):
+        options = {**options, **spread(layer, query)}
+    return inputs, options
+
+
+def spread(layer: Any, query: Tensor) -> dict[str, Tensor]:
+    """Positions (Lq,) or (Lq, D) on the diagonal of the domain, if the score reads them."""
+    if not layer.score_proj.reads_positions:
+        return {}
+    count = query.shape[0 if query.dim() == 2 or not layer.batch_first else 1]
+    low, high = torch.tensor(layer._box, dtype=DOUBLE).T
+    share = torch.arange(1, count + 1, dtype=DOUBLE).unsqueeze(-1) / (count + 1)
+    positions = (low + (high - low) * share).to(query.dtype)
+    return {"query_positions": positions.squeeze(-1) if layer.ndim == 1 else positions}
 
 
 def join(layer: Any, heads: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from battery import DOUBLE, SINGLE, one_graph
-from layers import KINDS, SCORES, data, every_score, join, make_layer
+from layers import KINDS, SCORES, data, every_score, join, located, make_layer, spread
 from pyro.contrib.gp.kernels import RBF
 from refusals import refused
 from torch import Tensor, nn
@@ -167,10 +167,11 @@ def test_contexts_are_weighted_sums_of_observations(
     for twin, tolerance in pairs:
         parts = [x.to(twin.v_proj.weight) for x in inputs]
         expected, _ = twin(*parts, *masks)
-        weights = twin.observation_weights(*parts, *masks)
+        where = spread(twin, parts[0])
+        weights = twin.observation_weights(*parts, *masks, **where)
         values = twin.v_proj(parts[2]).unflatten(-1, (2, 2))
         found = join(twin, torch.einsum("bhql,blhe->bqhe", weights, values))
-        total = twin.absolute_weight(*parts, *masks)
+        total = twin.absolute_weight(*parts, *masks, **where)
         torch.testing.assert_close(total, weights.abs().sum(-1))
         assert weights.dtype == expected.dtype
         assert (found - expected).norm() < tolerance * expected.norm()
@@ -330,7 +331,7 @@ def test_layers_on_the_meta_device(score: str) -> None:
     layer = layer.to_empty(device="cpu")
     layer.load_state_dict(twin.state_dict())
     inputs = data(dtype=torch.float32)
-    assert torch.equal(layer(*inputs)[0], twin(*inputs)[0])
+    assert torch.equal(*(located(x)(*inputs)[0] for x in (layer, twin)))
 
 
 def test_key_and_value_may_have_their_own_channels() -> None:
@@ -349,7 +350,7 @@ every_half = pytest.mark.parametrize("half", UNITS, ids=str)
 
 def single_layer(score: str, alpha: Any = 2.0, **options: Any) -> ContinuousAttention:
     basis = GaussianRBF.grid(10, 0.15)
-    return ContinuousAttention(4, 2, basis, alpha, score, batch_first=True, **options)
+    return located(ContinuousAttention(4, 2, basis, alpha, score, batch_first=True, **options))
 
 
 @every_score

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from battery import DOUBLE
-from layers import SCORES, data, every_score, make_layer
+from layers import SCORES, data, every_score, make_layer, spread
 from refusals import refused
 from torch import Tensor, nn
 
@@ -26,12 +26,13 @@ def learned() -> GaussianRBF:
 def asked_alone(layer: Any, inputs: Any, mask: Tensor) -> Tensor:
     """Contexts (B, Lq, channels), one at a time: the other positions are cut away."""
     query, key, value, positions = inputs
-    contexts = torch.empty_like(query)
+    contexts, where = torch.empty_like(query), spread(layer, query)
     for b in range(len(query)):
         for q in range(query.shape[1]):
             free = ~mask[b, q]
             parts = (query[b, [q]], key[b, free], value[b, free], positions[b, free])
-            contexts[b, q] = layer(*(x.unsqueeze(0) for x in parts))[0]
+            own = {name: x[[q]] for name, x in where.items()}
+            contexts[b, q] = layer(*(x.unsqueeze(0) for x in parts), **own)[0]
     return contexts
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from battery import DOUBLE, apart
 from cases_kernel import bell, frozen
-from layers import data, every_score, make_layer
+from layers import SCORES, data, every_score, make_layer
 from pyro.contrib.gp.kernels import RBF
 from refusals import refused
 from torch import Tensor, nn
@@ -151,7 +151,7 @@ def test_heads_start_spread_in_space(ndim: int) -> None:
     assert torch.equal(layer(*inputs)[1].loc[0, :, 0], loc)
 
 
-@every_score
+@pytest.mark.parametrize("score", [x for x in SCORES if x != "local"])
 def test_supports_start_wide(score: str) -> None:
     layer = ContinuousAttention(64, 4, GaussianRBF.grid(10, 0.1), 2.0, score, batch_first=True)
     sequence = torch.randn(16, 300, 64)

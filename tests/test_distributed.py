@@ -134,7 +134,10 @@ class Model(nn.Module):
     def forward(self, query: Tensor, x: Tensor, t: Tensor, padding: Tensor) -> Tensor:
         """Squared readings, averaged."""
         h = self.embed(x)
-        context, _ = self.attention(self.embed(query), h, h, t, padding)
+        where: dict[str, Tensor] = {}
+        if self.attention.score_proj.reads_positions:
+            where["query_positions"] = torch.sigmoid(query[..., 0])
+        context, _ = self.attention(self.embed(query), h, h, t, padding, **where)
         found: Tensor = (self.out(context) - 1).square().mean()
         return found
 
@@ -221,7 +224,12 @@ def require_one_process(cases: list[Case], ranks: int) -> None:
                 assert (found[i][1][name] - exact).norm() <= limit, (case, name)
 
 
-PLAIN = [Case("fully_shard"), Case("sequence", "learned"), Case("sequence", dtype=torch.float32)]
+PLAIN = [
+    Case("fully_shard"),
+    Case("sequence", "learned"),
+    Case("sequence", "local"),
+    Case("sequence", dtype=torch.float32),
+]
 
 
 def test_two_processes_take_the_steps_of_one() -> None:

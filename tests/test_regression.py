@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -614,7 +615,14 @@ test_bad_arguments_are_named = refused(
             lambda: RidgeRegression(rbf(), chunk_size=5).fit(T, nan_at(VALUES, 1, 17, 1)),
             r"values must be finite.*got nan at index .1, 17, 1.",
         ),
-        (lambda: FIT(T, VALUES, MASK & (torch.arange(3) != 1)[:, None]), "mask must let at least"),
+        (lambda: FIT(T, VALUES, MASK & (torch.arange(3) != 1)[:, None]), "mask and weights must "),
+        (lambda: FIT(T, VALUES, weights=T[:, :5]), r"weights must have shape \(3, 20\) or \(20,\)"),
+        (lambda: FIT(T, VALUES, weights=-T), "weights must be finite and at least 0, got -"),
+        (
+            lambda: FIT(T, VALUES, weights=nan_at(T, 1, 4)),
+            r"weights must be finite.* got nan .*1, 4",
+        ),
+        (lambda: FIT(T, VALUES, weights=0 * T), "mask and weights must let at least one"),
         (lambda: RidgeRegression(CUBIC, 0.0).fit(T, VALUES, FEW), r"must exceed .*got 0.0 .*\[1\]"),
         (
             lambda: RidgeRegression(CUBIC, 1e-300).fit(T[:, :2], VALUES[:, :2]),
@@ -664,3 +672,44 @@ def test_weights_of_observations_are_fits_of_indicators(options: dict[str, float
     assert torch.allclose(weights, expected)
     (slope,) = torch.autograd.grad(weights.square().sum(), padded)
     assert slope.isfinite().all() and not slope[~mask].any()
+
+
+@pytest.mark.parametrize(
+    ("basis", "options"),
+    [
+        (rbf(), {"smoothing": 0.1}),
+        (rbf(), {"smoothing": "gcv"}),
+        (rbf(), {"penalty": 0.1}),
+        (clamped(160), {"penalty": 0.1}),
+        (clamped(160), {"smoothing": 0.1}),
+    ],
+    ids=str,
+)
+def test_an_observation_of_weight_two_is_two(basis: Basis, options: Any) -> None:
+    """In chunks, with padding that holds anything; contexts are sums with the weights."""
+    t, values, _ = data()
+    counts = torch.randint(1, 4, (20,))
+    fit = RidgeRegression(basis, chunk_size=7, **options)
+    twice = [x.repeat_interleave(counts, 1) for x in (t, values)]
+    expected, found = fit.fit(*twice), fit.fit(t, values, weights=counts)
+    torch.testing.assert_close(found(t), expected(t), rtol=1e-8, atol=1e-9)
+    padding = torch.arange(25) >= 20
+    junk = [
+        torch.cat([x, torch.full_like(x[:, :5], math.nan)], 1)
+        for x in (t, values, counts.double().expand(3, -1))
+    ]
+    again = fit.fit(*junk[:2], key_padding_mask=padding.expand(3, -1), weights=junk[2])
+    torch.testing.assert_close(again(t), found(t), rtol=1e-9, atol=1e-11)
+    shared = fit.fit(t[0], values, weights=counts)
+    torch.testing.assert_close(shared(t[:1])[0], found(t[:1])[0], rtol=1e-9, atol=1e-11)
+    density = TruncatedParabola(torch.rand(3, 4, dtype=DOUBLE), 0.2)
+    weights = fit.observation_weights(density, t, values, weights=counts)
+    context = found.expect(density)
+    torch.testing.assert_close(weights @ values, context, rtol=1e-8, atol=1e-9)
+
+
+def test_weights_are_differentiable() -> None:
+    t, values, _ = data(2, 8, 1)
+    fit = RidgeRegression(rbf(5, 0.3), smoothing=0.1)
+    weights = torch.rand(2, 8, dtype=DOUBLE, requires_grad=True)
+    assert gradcheck(lambda x: fit.fit(t, values, weights=x).coefficients, weights)

@@ -120,7 +120,7 @@ class LocalScore(AttentionScore):
     def forward(self, query: Tensor, key: Tensor | None = None) -> Tensor:
         """Return channels (B, Lq or 1, channels), without the rounding of autocast."""
         if self.weight is None:
-            return to_single(self.bias).expand(len(query), 1, -1)
+            return to_single(self.bias).expand(query.shape[0], 1, -1)
         with full_precision(query):
             query = query.to(self.weight.dtype)
             return to_single(functional.linear(query, self.weight, self.bias))

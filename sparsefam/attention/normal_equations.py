@@ -30,7 +30,7 @@ class NormalEquations(NamedTuple):
             many B-splines only the diagonal and the bands on its right, shape (., N, degree + 1).
         cross: $F^\top H$, shape (B, N, E).
         sum_of_squares: $\lVert H \rVert^2$, shape (B,).
-        num_observations: Number of observations, shape (B,).
+        num_observations: Number of observations, or the sum of their weights, shape (B,).
         sum_of_functions: $F^\top 1$, shape (B, N) or (1, N), as `gram`.
         sum_of_values: $H^\top 1$, shape (B, E).
     """

@@ -1,4 +1,4 @@
-"""Readouts: a sequence of any length becomes a vector, the means of its value function over parts."""
+"""Readouts: from sequences of any length to vectors, the means of value functions over parts."""
 
 import math
 
@@ -46,13 +46,9 @@ class Readout(nn.Module):
             raise ValueError(f"{rule}, got {regression!r}")
         self.parts, self.regression, self.learned = parts, regression, learned
         ((self._low, self._high),) = regression.domain
-        for name in ("loc", "log_scale"):
-            x = torch.empty(parts)
-            if learned:
-                self.register_parameter(name, nn.Parameter(x))
-            else:
-                self.register_buffer(name, x, persistent=False)
-        self.reset_parameters()
+        if learned:
+            self.loc, self.log_scale = (nn.Parameter(torch.empty(parts)) for _ in range(2))
+            self.reset_parameters()
 
     def extra_repr(self) -> str:
         return f"parts={self.parts}, learned={self.learned}"
@@ -60,9 +56,16 @@ class Readout(nn.Module):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Divide the domain into equal parts."""
+        if self.learned:
+            loc, scale = self._equal_parts(self.loc)
+            self.loc.copy_(loc)
+            self.log_scale.copy_(scale.log())
+
+    def _equal_parts(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the centers and half the lengths (parts,) of equal parts of the domain."""
         half = (self._high - self._low) / (2 * self.parts)
-        self.loc.copy_(self._low + half * (1 + 2 * torch.arange(self.parts)))
-        self.log_scale.fill_(math.log(half))
+        index = torch.arange(self.parts, dtype=like.dtype, device=like.device)
+        return self._low + half * (2 * index + 1), torch.full_like(index, half)
 
     def forward(
         self, positions: Tensor, values: Tensor, key_padding_mask: Tensor | None = None
@@ -78,8 +81,11 @@ class Readout(nn.Module):
             ValueError: As `RidgeRegression.fit`.
         """
         function = self.regression.fit(positions, values, key_padding_mask=key_padding_mask)
-        # Uniform densities are the beta-Gaussians at infinity.
         dtype = function.coefficients.dtype
-        loc, scale = self.loc.to(dtype), self.log_scale.to(dtype).exp()
-        means = function.expect(BetaGaussian(loc, scale, math.inf).expand([1, self.parts]))
-        return means.flatten(1)
+        if self.learned:
+            loc, scale = self.loc.to(dtype), self.log_scale.to(dtype).exp()
+        else:
+            loc, scale = self._equal_parts(function.coefficients)
+        # Uniform densities are the beta-Gaussians at infinity.
+        parts = BetaGaussian(loc, scale, math.inf).expand([1, self.parts])
+        return function.expect(parts).flatten(1)

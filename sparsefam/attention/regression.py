@@ -187,8 +187,9 @@ class RidgeRegression(nn.Module):
         mask: Tensor | None = None,
         *,
         key_padding_mask: Tensor | None = None,
+        weights: Tensor | None = None,
     ) -> ValueFunction:
-        """Fit one function per example.
+        r"""Fit one function per example.
 
         Args:
             positions: Locations of the observations, in any order: shape (B, L), or (B, L, D) for a
@@ -199,6 +200,10 @@ class RidgeRegression(nn.Module):
                 never read, so padding cannot leak. None: all take part.
             key_padding_mask: The same with the meaning that it has in `torch.nn`: True, or -inf,
                 where a position is padding. Give one of the two.
+            weights: How often each observation counts, finite and at least 0, shape (B, L) or (L,):
+                the inverse of the variance of its noise, if that is known. $\lambda$ is then the
+                inverse of the variance of the change of V, and for "gcv" weights should have mean
+                one. None: once.
 
         Returns:
             The fitted functions, differentiable in positions, values and learned basis parameters.
@@ -215,9 +220,10 @@ class RidgeRegression(nn.Module):
         """
         mask = _taking_part(mask, key_padding_mask)
         positions = self._check_observations(positions, values, mask)
-        if self._has_constant_design(positions, values, mask):
+        if weights is None and self._has_constant_design(positions, values, mask):
             return self._fit_values(positions, values, mask)
-        return self._solve(self._checked_statistics(positions, values, mask), values.dtype)
+        sums = self._checked_statistics(positions, values, mask, weights)
+        return self._solve(sums, values.dtype)
 
     def statistics(
         self,
@@ -226,6 +232,7 @@ class RidgeRegression(nn.Module):
         mask: Tensor | None = None,
         *,
         key_padding_mask: Tensor | None = None,
+        weights: Tensor | None = None,
     ) -> NormalEquations:
         """Compute the sums over observations from which `solve` makes a function.
 
@@ -240,13 +247,15 @@ class RidgeRegression(nn.Module):
         """
         mask = _taking_part(mask, key_padding_mask)
         positions = self._check_observations(positions, values, mask)
-        return self._checked_statistics(positions, values, mask)
+        return self._checked_statistics(positions, values, mask, weights)
 
     def _checked_statistics(
-        self, positions: Tensor, values: Tensor, mask: Tensor | None
+        self, positions: Tensor, values: Tensor, mask: Tensor | None, weights: Tensor | None = None
     ) -> NormalEquations:
         """Sum over the observations of all ranks, whose values are checked."""
-        sums = self._local_statistics(positions, values, mask)
+        if weights is not None:
+            weights = self._check_weights(weights, values, mask)
+        sums = self._local_statistics(positions, values, mask, weights)
         if self.group is not None:
             flat = sum_over_ranks(torch.cat([x.flatten() for x in sums]), self.group)
             pieces = flat.split([x.numel() for x in sums])
@@ -298,6 +307,7 @@ class RidgeRegression(nn.Module):
         mask: Tensor | None = None,
         *,
         key_padding_mask: Tensor | None = None,
+        weights: Tensor | None = None,
     ) -> Tensor:
         r"""Compute how much each observation counts in a context.
 
@@ -319,6 +329,8 @@ class RidgeRegression(nn.Module):
             values: As for `fit`. Only a cross-validated factor depends on them.
             mask: As for `fit`.
             key_padding_mask: As for `fit`.
+            weights: As for `fit`; $F$ and 1 are multiplied by them in $a$ and $w$, and n is their
+                sum.
 
         Returns:
             The weights, shape (B, ..., L), exactly 0 where masked.
@@ -327,7 +339,7 @@ class RidgeRegression(nn.Module):
             ValueError: As `fit` and `ValueFunction.expect`.
         """
         mask = _taking_part(mask, key_padding_mask)
-        statistics = self.statistics(positions, values, mask)
+        statistics = self.statistics(positions, values, mask, weights=weights)
         batch, length = values.shape[:2]
         features = features_of(density, self.basis, batch)
         shape = (batch, *features.shape[1:-1], length)
@@ -337,10 +349,12 @@ class RidgeRegression(nn.Module):
         positions = positions.reshape(-1, length, *self.basis.event_shape)
         positions = zero_masked(positions, mask)
         design: Tensor = self.basis(positions.double()).double()
-        weights = (design @ solved).mT + rest.unsqueeze(-1)
+        found = (design @ solved).mT + rest.unsqueeze(-1)
+        if weights is not None:
+            found = found * self._check_weights(weights, values, mask).unsqueeze(1)
         if mask is not None:
-            weights = torch.where(mask.unsqueeze(1), weights, 0)
-        return weights.to(torch.promote_types(values.dtype, torch.float32)).reshape(shape)
+            found = torch.where(mask.unsqueeze(1), found, 0)
+        return found.to(torch.promote_types(values.dtype, torch.float32)).reshape(shape)
 
     def _check_observations(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """Return positions (B or 1, L, *event), or raise ValueError if shapes or dtypes do not fit.
@@ -365,22 +379,42 @@ class RidgeRegression(nn.Module):
             check_mask("mask", mask, (batch, length), hint=hint)
         return positions.unsqueeze(0) if positions.ndim == 1 + len(event) else positions
 
+    def _check_weights(self, weights: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+        """Return weights (B, L), or raise ValueError."""
+        check_real("weights", weights)
+        check_shape("weights", weights, tuple(values.shape[:2]), tuple(values.shape[1:2]))
+        weights = weights.expand(values.shape[:2])
+        if self.validate_args:
+            valid = (weights >= 0) & (weights < math.inf)
+            valid = valid if mask is None else valid | ~mask
+            require_all(valid, "weights must be finite and at least 0", weights)
+        return weights
+
     def _local_statistics(
-        self, positions: Tensor, values: Tensor, mask: Tensor | None = None
+        self,
+        positions: Tensor,
+        values: Tensor,
+        mask: Tensor | None = None,
+        weights: Tensor | None = None,
     ) -> NormalEquations:
         """Sum over the observations of this process."""
         batch, length, channels = values.shape
         basis, given = self.basis, self.chunk_size
+        if weights is not None:
+            positions = positions.expand(batch, *positions.shape[1:])
         # Cross-validation needs eigenvalues.
         if has_bands(basis) and self._factor != "gcv" and not _exports_to_onnx():
             rows = given or max(len(basis), _NUMBERS // (max(batch, 1) * channels))
-            sums = band_sums(basis.nonzero, len(basis), positions, values, mask, rows)
+            sums = band_sums(basis.nonzero, len(basis), positions, values, mask, weights, rows)
         else:
             each = max(batch, 1) * (len(basis) + channels)
             rows = given or max(_LEAST_ROWS, _NUMBERS // each)
-            sums = normal_sums(basis, positions, values, mask, rows)
+            sums = normal_sums(basis, positions, values, mask, weights, rows)
         gram, cross, squares, functions, values_sum = sums
-        count = squares.new_full((batch,), length) if mask is None else mask.sum(-1).to(squares)
+        if weights is not None:
+            count = zero_masked(weights, mask).sum(-1, dtype=squares.dtype)
+        else:
+            count = squares.new_full((batch,), length) if mask is None else mask.sum(-1).to(squares)
         if self.group is not None:
             # NaN where a position is not finite, which other ranks may not see in their sums.
             zeros = (positions - positions).detach()
@@ -516,7 +550,7 @@ class RidgeRegression(nn.Module):
     def _check_count(self, count: Tensor) -> None:
         """Raise ValueError unless every example has an observation."""
         if self.validate_args:
-            rule = "mask must let at least one position of every example take part"
+            rule = "mask and weights must let at least one position of every example take part"
             require_all(count > 0, rule, count)
 
     def _check_pivots(self, pivots: Tensor, largest: Tensor, factor: Tensor | float) -> None:

@@ -35,7 +35,12 @@ _ROWS = 8
 
 
 def normal_sums(
-    design: nn.Module, positions: Tensor, values: Tensor, mask: Tensor | None, rows: int
+    design: nn.Module,
+    positions: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    weights: Tensor | None,
+    rows: int,
 ) -> Sums:
     r"""Compute five sums over rows, in float64.
 
@@ -43,10 +48,11 @@ def normal_sums(
     $H^\top 1$ (B, E).
 
     `design` maps locations (S, L, *event) to F, where S is B, or 1 if examples share locations and
-    there is no mask; H are the values (B, L, E). Nothing is read where the mask (B, L) is False.
-    F exists for one chunk of rows at a time, and backward evaluates it again.
+    there are no mask and no weights; H are the values (B, L, E). Nothing is read where the mask
+    (B, L) is False. Rows count as often as their weights (B, L) say. F exists for one chunk of rows
+    at a time, and backward evaluates it again.
     """
-    chunks = split_rows(rows, positions, values, mask)
+    chunks = split_rows(rows, positions, values, mask, weights)
     run: Callable[..., Sums] = partial(_sums, design)
     # The first checkpoint of a process takes a second, as does its first optimizer.
     if len(chunks) > 1 and torch.is_grad_enabled() and in_eager():
@@ -54,13 +60,26 @@ def normal_sums(
     return reduce(add_sums, (run(*chunk) for chunk in chunks))
 
 
-def _sums(design: nn.Module, positions: Tensor, values: Tensor, mask: Tensor | None) -> Sums:
+def _sums(
+    design: nn.Module,
+    positions: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    weights: Tensor | None,
+) -> Sums:
     f, h = _prepare(design(_prepare(positions, mask)), mask), _prepare(values, mask)
-    flat = h.flatten(1)
-    squares = (flat.unsqueeze(1) @ flat.unsqueeze(2)).flatten()
-    cross = _as_examples(f.mT @ _as_columns(h, f.shape[0]), h)
+    left, weighted = _weigh(f, weights, mask), _weigh(h, weights, mask)
+    squares = (weighted.flatten(1).unsqueeze(1) @ h.flatten(1).unsqueeze(2)).flatten()
+    cross = _as_examples(left.mT @ _as_columns(h, f.shape[0]), h)
     # Last what has no gradient in values: a checkpoint need not compute it again.
-    return f.mT @ f, cross, squares, f.sum(1), h.sum(1)
+    return left.mT @ f, cross, squares, left.sum(1), weighted.sum(1)
+
+
+def _weigh(x: Tensor, weights: Tensor | None, mask: Tensor | None) -> Tensor:
+    """Multiply rows (B, L, ...) by weights (B, L), if there are any."""
+    if weights is None:
+        return x
+    return x * add_event_dims(_prepare(weights, mask), x.shape[2:])
 
 
 def recomputed(module: nn.Module, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -94,6 +113,7 @@ def band_sums(
     positions: Tensor,
     values: Tensor,
     mask: Tensor | None,
+    weights: Tensor | None,
     rows: int,
 ) -> Sums:
     """Compute the sums of `normal_sums` for B-splines; of the first, the bands for `solve_band`.
@@ -101,25 +121,30 @@ def band_sums(
     `nonzero` returns indices, from 0 to size - 1, and values of those that may not be zero.
     """
 
-    def sums(positions: Tensor, values: Tensor, mask: Tensor | None) -> Sums:
+    def sums(
+        positions: Tensor, values: Tensor, mask: Tensor | None, weights: Tensor | None
+    ) -> Sums:
         h = _prepare(values, mask)
         index, f = nonzero(_prepare(positions, mask))
         f = _prepare(f, mask)
+        left, weighted = _weigh(f, weights, mask), _weigh(h, weights, mask)
         columns, examples, count = _as_columns(h, len(f)), len(f), f.shape[-1]
         gram = f.new_zeros(examples * size, count)
         cross = f.new_zeros(examples * size, columns.shape[-1])
         index = index + size * torch.arange(examples, device=f.device)[:, None, None]
         for k in range(count):
-            to, each = index[..., k].flatten(), f[..., k : k + 1]
+            to, each = index[..., k].flatten(), left[..., k : k + 1]
             products = pad(each * f[..., k:], (0, k)).flatten(0, 1)
             gram = gram.index_put((to,), products, accumulate=True)
             cross = cross.index_put((to,), (each * columns).flatten(0, 1), accumulate=True)
         gram, cross = (x.reshape(examples, size, x.shape[-1]) for x in (gram, cross))
-        ones = f.new_zeros(examples * size).index_put((index.flatten(),), f.flatten(), True)
+        ones = f.new_zeros(examples * size).index_put((index.flatten(),), left.flatten(), True)
         ones = ones.reshape(examples, size)
-        return gram, _as_examples(cross, h), h.square().sum((1, 2)), ones, h.sum(1)
+        squares = (weighted * h).sum((1, 2))
+        return gram, _as_examples(cross, h), squares, ones, weighted.sum(1)
 
-    return reduce(add_sums, (sums(*chunk) for chunk in split_rows(rows, positions, values, mask)))
+    chunks = split_rows(rows, positions, values, mask, weights)
+    return reduce(add_sums, (sums(*chunk) for chunk in chunks))
 
 
 def solve_orthogonally(matrix: Tensor, design: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

@@ -63,4 +63,4 @@ def spline_energy(knots: Tensor, degree: int, scale: float) -> Tensor:
         return index.unsqueeze(0), math.sqrt(scale) * values.flatten(0, 1).unsqueeze(0)
 
     nodes, count = rule.nodes.unsqueeze(0), len(knots) - degree - 1
-    return band_sums(slopes, count, nodes, nodes.unsqueeze(-1), None, len(nodes.mT))[0][0]
+    return band_sums(slopes, count, nodes, nodes.unsqueeze(-1), None, None, len(nodes.mT))[0][0]
