@@ -130,14 +130,14 @@ class Taps(nn.Module):
 
     def forward(self, x: Tensor, times: Tensor, padding: Tensor) -> Tensor:
         values = self.v_proj(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)  # (B, heads, L, E)
-        contexts = self.contexts(values, times, padding)
+        contexts = self.contexts(x, values, times, padding)
         return self.scale * self.out_proj(contexts.transpose(1, 2).flatten(2))
 
 
 class DiscreteTwin(Taps):
     """Softmax of -(t_q + offset - t)^2/(2 width^2) over the observations at t."""
 
-    def contexts(self, values: Tensor, times: Tensor, padding: Tensor) -> Tensor:
+    def contexts(self, x: Tensor, values: Tensor, times: Tensor, padding: Tensor) -> Tensor:
         queries, keys = gaussian_products(times, *self.taps())
         return attend(queries, keys, values, padding)
 
@@ -157,7 +157,7 @@ def gaussian_products(times: Tensor, offsets: Tensor, widths: Tensor) -> tuple[T
 class LinearTwin(Taps):
     """The linear interpolant of the observations at t_q + offset."""
 
-    def contexts(self, values: Tensor, times: Tensor, padding: Tensor) -> Tensor:
+    def contexts(self, x: Tensor, values: Tensor, times: Tensor, padding: Tensor) -> Tensor:
         center = (times[:, None] + self.taps()[0][:, None]).flatten(1)  # (B, heads * L)
         left, right, share = neighbours(times, padding, center)
         left, right, share = (x.reshape(len(x), HEADS, -1, 1) for x in (left, right, share))
@@ -204,18 +204,15 @@ class Relative(Taps):
         self.cosines = nn.Parameter(torch.zeros(HEADS, 1, len(CYCLES)))
         self.sines = nn.Parameter(torch.zeros(HEADS, 1, len(CYCLES)))
 
-    def forward(self, x: Tensor, times: Tensor, padding: Tensor) -> Tensor:
+    def contexts(self, x: Tensor, values: Tensor, times: Tensor, padding: Tensor) -> Tensor:
         split = self.projections(x).unflatten(-1, (2, HEADS, -1)).permute(2, 0, 3, 1, 4)
-        self._content = split[0] / math.sqrt(split.shape[-1]), split[1]
-        return super().forward(x, times, padding)
-
-    def contexts(self, values: Tensor, times: Tensor, padding: Tensor) -> Tensor:
+        content = split[0] / math.sqrt(split.shape[-1]), split[1]
         near = gaussian_products(times, *self.taps())
         phase = times[:, None, :, None] * self.waves
         cos, sin = phase.cos(), phase.sin()
         waves = self.cosines * cos + self.sines * sin, self.cosines * sin - self.sines * cos
         far = torch.cat(waves, -1), torch.cat([cos, sin], -1).expand(-1, HEADS, -1, -1)
-        queries, keys = (torch.cat(x, -1) for x in zip(self._content, near, far, strict=True))
+        queries, keys = (torch.cat(x, -1) for x in zip(content, near, far, strict=True))
         size = values.shape[-1]
         # Of one size, as fast kernels want them.
         values = functional.pad(values, (0, keys.shape[-1] - size))

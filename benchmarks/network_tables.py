@@ -10,7 +10,7 @@ from scipy.stats import ttest_1samp
 from . import light_curves
 from .harness import Table
 from .irregular import AS_TRAINED, GENERATED
-from .networks import BOTH, DISCRETE, GAPS, LOCAL, NAMES, Results, Run, settings
+from .networks import BOTH, DISCRETE, GAPS, LABELS, LOCAL, NAMES, Results, Run, settings
 
 LED = LOCAL, BOTH  # those whose differences are shown
 SHIFTED = "mean of the other samplings"
@@ -178,7 +178,7 @@ def cost_table(answers: Answers) -> Table:
         seconds = [statistics.mean(x["seconds"] for x in runs) for runs in found if runs]
         total += sum(x["seconds"] for runs in found for x in runs)
         rate, size = settings(model)
-        cells = [f"{rate:g}", ("small", "large")[size]]
+        cells = [f"{rate:g}", LABELS[size]]
         cells.append(f"{min(counts)} to {max(counts)}" if counts else "-")
         cells.append(f"{statistics.mean(seconds):.1f}" if seconds else "-")
         rows.append([model, *cells])

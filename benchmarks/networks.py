@@ -95,7 +95,7 @@ SEEDS = {CONTENT: 3}
 SETTINGS_OF = {CONTENT: "quadratic", light_curves.LOCAL_BY_BAND: LOCAL}
 
 DECAY, CLIP, BATCH = 1e-2, 1.0, 100
-RATES, SIZES = (1e-3, 3e-3), (0, 1)
+RATES, SIZES, LABELS = (1e-3, 3e-3), (0, 1), ("small", "large")
 SELECTION = "bursts, noise 0.5", "GunPoint", "OSULeaf", "ItalyPowerDemand"
 SETTINGS = Path(__file__).with_name("networks_settings.json")
 STEPS = {light_curves.NAME: (600, 32)}
@@ -251,7 +251,7 @@ def choose(results: Results, models: Sequence[str], seeds: int) -> dict[str, dic
     for model, accuracies in found.items():
         means = {k: round(statistics.mean(x), 4) for k, x in accuracies.items()}
         rate, size = max(means, key=lambda k: means[k])
-        validation = [{"rate": k[0], "size": k[1], "accuracy": x} for k, x in means.items()]
+        validation = {f"{k[0]:g}, {LABELS[k[1]]}": x for k, x in means.items()}
         chosen[model] = {"rate": rate, "size": size, "validation": validation}
     return chosen
 
@@ -275,7 +275,7 @@ def select(models: Sequence[str], seeds: int, jobs: int, path: Path) -> None:
     new = old | choose(load(path), models, seeds)
     SETTINGS.write_text(json.dumps(new, indent=1) + "\n", encoding="utf-8")
     for model, x in new.items():
-        print(f"{model}: rate {x['rate']}, size {x['size']}")
+        print(f"{model}: rate {x['rate']}, {LABELS[x['size']]}")
 
 
 def planned(tasks: Sequence[str], models: Sequence[str], seeds: int, wheel: str) -> list[Run]:

@@ -263,7 +263,7 @@ def test_twins_are_what_they_are_called() -> None:
         offsets, widths = twin.taps()
         torch.testing.assert_close(observed + offsets, density.mean[0, :, 0][None])
         torch.testing.assert_close(widths, density.stddev[0, :, 0])
-        found = twin.contexts(values, times, padding)
+        found = twin.contexts(torch.empty(0), values, times, padding)
         for b, h in ((0, 2), (1, 7)):
             n = int((~padding[b]).sum())
             t, v = times[b, :n], values[b, h, :n]
