@@ -174,7 +174,8 @@ class BandGRU(DecayingGRU):
 class BandLocal(nn.Module):
     """Local heads read the function of each band on one grid, before an encoder of local heads.
 
-    Bands are folded into the batch. Queries, which static heads do not read, are 0.
+    Bands are folded into the batch. Queries, which static heads do not read, are 0. As the
+    convolutions, it is told how far the nearest reading of each band is.
     """
 
     grid: Tensor
@@ -183,7 +184,7 @@ class BandLocal(nn.Module):
         super().__init__()
         self.embed, self.bands = nn.Linear(2, CHANNELS), nn.Parameter(torch.zeros(BANDS, CHANNELS))
         self.first = fine(LocalScore(reach=reach)).layer
-        self.join = nn.Linear(BANDS * CHANNELS + 1, CHANNELS)
+        self.join = nn.Linear(BANDS * (CHANNELS + 1) + 1, CHANNELS)
         mixer = partial(local, reach)
         self.encoder = Encoder(mixer, CHANNELS, classes)
         self.register_buffer("grid", middles(size))
@@ -195,6 +196,8 @@ class BandLocal(nn.Module):
         zero = x.new_zeros(len(x), len(self.grid), CHANNELS)
         options = {"key_padding_mask": missing, "need_weights": False}
         read = self.first(zero, x, x, found, query_positions=self.grid, **options)[0]
+        distance = on_grid(found, flux, missing, len(self.grid))[1]
+        read = torch.cat([read, (20 * distance).clamp(max=3)], -1)
         read = read.unflatten(0, (batch, BANDS)).transpose(1, 2).flatten(2)
         read = torch.cat([read, values[:, :1, 2:3].expand(-1, len(self.grid), -1)], -1)
         x = nn.functional.gelu(self.join(read))
