@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch._inductor.utils import fresh_cache
 
-from sparsefam.attention import ContinuousAttention, LearnedAlpha
+from sparsefam.attention import ContinuousAttention, LearnedAlpha, LocalScore
 from sparsefam.bases import GaussianRBF
 from sparsefam.numerics.threads import one_thread
 
@@ -30,6 +30,19 @@ CASES: dict[str, tuple[int, int, dict[str, Any]]] = {
     "quadratic, α = 1, L = 256": (256, 64, {"alpha": 1.0}),
     "quadratic, α = 1.7, L = 256": (256, 64, {"alpha": 1.7}),
     "quadratic, learned α, L = 256": (256, 64, {"alpha": LearnedAlpha(HEADS)}),
+    "local, 8 heads, L = 128": (128, 32, {"score": "local", "num_heads": 8}),
+    "local, 8 heads, L = 256": (256, 64, {"score": "local", "num_heads": 8}),
+    "local, 8 heads, L = 512": (512, 64, {"score": "local", "num_heads": 8}),
+    "local, deformable, 8 heads, L = 256": (
+        256,
+        64,
+        {"score": LocalScore(deformable=True), "num_heads": 8},
+    ),
+    "4 local and 4 quadratic heads, L = 256": (
+        256,
+        64,
+        {"score": [("local", 4), ("quadratic", 4)], "num_heads": 8},
+    ),
     "mixture of 8, L = 256": (256, 64, {"score": "mixture"}),
     "moments, L = 256": (256, 64, {"score": "moments"}),
     "moments, L = 2048": (2048, 64, {"score": "moments"}),
@@ -42,6 +55,7 @@ CASES: dict[str, tuple[int, int, dict[str, Any]]] = {
 COMPILED = (
     *("quadratic, L = 128", "quadratic, L = 256", "quadratic, L = 512"),
     *("quadratic, learned α, L = 256", "mixture of 8, L = 256", "moments, L = 256"),
+    *("local, 8 heads, L = 256", "local, deformable, 8 heads, L = 256"),
 )
 
 
@@ -77,9 +91,9 @@ def layer_table(
     for name in names:
         length, functions, options = CASES[name]
         basis = GaussianRBF.grid(functions, 1.6 / functions)
-        own: Any = {"batch_first": True, "validate_args": False, **options}
-        layer = ContinuousAttention(CHANNELS, HEADS, basis, **own)
-        other = nn.MultiheadAttention(CHANNELS, HEADS, batch_first=True)
+        own: Any = {"num_heads": HEADS, "batch_first": True, "validate_args": False, **options}
+        layer = ContinuousAttention(CHANNELS, basis=basis, **own)
+        other = nn.MultiheadAttention(CHANNELS, own["num_heads"], batch_first=True)
         layers = [layer, other, *[torch.compile(layer, fullgraph=True)] * (name in compiled)]
         steps = [_step(x, batch, length) for x in layers]
         torch.compiler.reset()
@@ -94,10 +108,10 @@ def layer_table(
         rows.append([name, *times, *shown, *[""] * (6 - 1 - len(times) - len(shown))])
         print("  ".join(rows[-1]), flush=True)
     title = (
-        f"Forward and backward of layers of {CHANNELS} channels and {HEADS} heads, {batch} "
-        "sequences, N = L/4 functions and at most 64, α = 2 if no other is named, float32, one "
-        "thread: milliseconds, the median of the ratios of neighbouring calls, the same compiled, "
-        "and the seconds that compiling takes."
+        f"Forward and backward of layers of {CHANNELS} channels, {HEADS} heads if no other number "
+        f"is given, {batch} sequences, N = L/4 functions and at most 64, α = 2 if no other is "
+        "named, float32, one thread: milliseconds, the median of the ratios of neighbouring calls, "
+        "the same compiled, and the seconds that compiling takes."
     )
     header = ["score", "ms", "nn.MultiheadAttention, ms", "ratio", "compiled", "compiling, s"]
     return Table(title, header, rows)
