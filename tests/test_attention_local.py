@@ -96,7 +96,7 @@ def test_heads_start_as_a_ladder() -> None:
         density = layer(x, x, x, t)[1]
         ladder = 8 * 0.2 * (torch.arange(8) - 3.5) / 4
         torch.testing.assert_close(density.mean, t[:, None] + ladder[:, None])
-        torch.testing.assert_close(density.stddev, torch.full((3, 8, 5), 8 * 0.2 / 4))
+        torch.testing.assert_close(density.stddev, torch.full((3, 8, 5), 8 * 0.2 / 8))
     plane = ContinuousAttention(16, 8, score="local", ndim=2, batch_first=True)
     x, t = torch.randn(3, 5, 16), torch.rand(3, 5, 2)
     offsets = (plane(x, x, x, t)[1].mean - t[:, None])[0, :, 0] / 0.06
@@ -187,37 +187,32 @@ def test_a_shared_grid_and_second_derivatives() -> None:
 def test_a_layer_on_a_grid_is_a_convolution() -> None:
     """Offsets of whole steps, narrow densities, V that interpolates: `torch.nn.Conv1d`."""
     length, taps, channels = 64, 3, 2
-    basis = GaussianRBF.grid(2 * length, 0.5 / length)
-    score, step = LocalScore(0.05), 1 / length
+    basis, step = GaussianRBF.grid(2 * length, 0.5 / length), 1 / length
     layer = ContinuousAttention(
-        taps * channels,
+        channels,
         taps,
         basis,
-        2.0,
-        score,
-        vdim=channels,
-        kdim=channels,
-        batch_first=True,
-        dtype=DOUBLE,
+        score=LocalScore(0.05),
+        head_dim=channels,
         smoothing=1e-12,
         layer_scale=None,
         bias=False,
+        batch_first=True,
+        dtype=DOUBLE,
         validate_args=False,
     )
     convolution = nn.Conv1d(channels, channels, taps, bias=False, dtype=DOUBLE)
     with torch.no_grad():
-        offsets, widths = score.bias.unflatten(0, (taps, 2)).unbind(-1)
+        offsets, widths = layer.score_proj.bias.unflatten(0, (taps, 2)).unbind(-1)
         offsets.copy_(torch.atanh(step * torch.tensor([-1.0, 0.0, 1.0]) / 0.1))
         widths.fill_(-40.0)
         # Each head reads all channels, and the output adds up what the taps make of them.
         layer.v_proj.weight.copy_(torch.eye(channels).repeat(taps, 1))
-        layer.out_proj.weight.zero_()
-        layer.out_proj.weight[:channels] = convolution.weight.transpose(1, 2).flatten(1)
+        layer.out_proj.weight.copy_(convolution.weight.transpose(1, 2).flatten(1))
     t = (torch.arange(length) + 0.5).double() / length
-    value = torch.sin(6 * t + torch.tensor([[[0.0], [1.0]]])).mT  # (1, L, channels)
-    query = torch.zeros(1, length, taps * channels, dtype=DOUBLE)
-    found = layer(query, value, value, t, query_positions=t)[0][..., :channels]
-    due = convolution(value.mT).mT
+    x = torch.sin(6 * t + torch.tensor([[[0.0], [1.0]]])).mT  # (1, L, channels)
+    found = layer(x, x, x, t)[0]
+    due = convolution(x.mT).mT
     # Half-widths of a five-hundredth of the domain average over the function's curvature.
     assert apart(found[:, 1:-1], due) < 1e-3
 
@@ -308,6 +303,17 @@ def test_compiled_and_mapped_layers_are_the_same(kind: str, alpha: Any, unchecke
 
     slopes = torch.func.vmap(torch.func.grad(one))(x.detach(), t)
     torch.testing.assert_close(slopes, expected[0], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("score", ["local", "quadratic", "moments", "content", "mixture"])
+def test_heads_may_have_channels_of_their_own(score: str) -> None:
+    layer = ContinuousAttention(5, 3, score=score, head_dim=4, combine=True, batch_first=True)
+    x, t = torch.randn(2, 9, 5), torch.rand(2, 9)
+    context, density = layer(x, x, x, t)
+    assert context.shape == x.shape and density.batch_shape == (2, 3, 9)
+    weights = layer.observation_weights(x, x, x, t)
+    heads = torch.einsum("bhql,blhe->bqhe", weights, layer.v_proj(x).unflatten(-1, (3, 4)))
+    torch.testing.assert_close(layer.out_proj(heads.flatten(2)) * layer.layer_scale, context)
 
 
 # Heads of several scores
@@ -417,6 +423,9 @@ test_wrong_scores_and_readouts_are_refused = refused(
         (partial(attend, [(KernelScore(8), 2), ("local", 2)]), PAIRS),
         (partial(attend, [("mixture", 2), ("local", 2)]), PAIRS),
         (partial(attend, [("other", 2), ("local", 2)]), "score must be 'quadratic', 'local'"),
+        (partial(ContinuousAttention, 8, 3), "embed_dim must be a positive multiple of num_heads"),
+        (partial(ContinuousAttention, 8, 3, head_dim=0), "head_dim must be"),
+        (partial(ContinuousAttention, 8, 0, head_dim=2), "num_heads must be"),
         (partial(Readout, 0), "parts must be"),
         (partial(Readout, 2, Polynomial(2)), "regression must be a RidgeRegression"),
         (partial(Readout, 2, RidgeRegression(GaussianRBF.grid(4, 0.3, ndim=2))), "regression must"),

@@ -124,7 +124,7 @@ class ContinuousAttention(nn.Module):
 
     Args:
         embed_dim: Channels of the queries and of the context.
-        num_heads: Number of heads; divides `embed_dim`.
+        num_heads: Number of heads; divides `embed_dim` unless `head_dim` is given.
         basis: The functions of which value functions are linear combinations. None: Gaussians on a
             grid over the domain, as `RidgeRegression` has them.
         alpha: Entropic index, at least 1, and at most 2 with the scores "kernel" and "content"; 1
@@ -146,6 +146,8 @@ class ContinuousAttention(nn.Module):
             ends (a, b) for all axes, or `ndim` such pairs. None: `basis.domain`, and (0, 1) on axes
             where the basis covers the whole line, or without a basis.
         ndim: Dimension D of the positions and of the basis's locations.
+        head_dim: Channels of the values that each head reads. None: `embed_dim` over the number of
+            heads. With `embed_dim` each local head is a tap of a convolution between all channels.
         kdim: Channels of the keys; `embed_dim` if None.
         vdim: Channels of the values; `embed_dim` if None.
         bias: Whether the projections of query, key, value and context have biases.
@@ -203,6 +205,7 @@ class ContinuousAttention(nn.Module):
         group: "Group | None" = None,
         domain: Domain | None = None,
         ndim: int = 1,
+        head_dim: int | None = None,
         kdim: int | None = None,
         vdim: int | None = None,
         bias: bool = True,
@@ -214,8 +217,12 @@ class ContinuousAttention(nn.Module):
     ) -> None:
         super().__init__()
         kdim, vdim = embed_dim if kdim is None else kdim, embed_dim if vdim is None else vdim
-        if not (is_count(num_heads) and is_count(embed_dim)) or embed_dim % num_heads:
-            rule = "embed_dim must be a positive multiple of num_heads"
+        if head_dim is not None:
+            for name, size in {"embed_dim": embed_dim, "num_heads": num_heads}.items():
+                require_integer(name, size, 1)
+            require_integer("head_dim", head_dim, 1)
+        elif not (is_count(num_heads) and is_count(embed_dim)) or embed_dim % num_heads:
+            rule = "embed_dim must be a positive multiple of num_heads without head_dim"
             raise ValueError(f"{rule}, got {embed_dim} and {num_heads}")
         require_integer("kdim", kdim, 1)
         require_integer("vdim", vdim, 1)
@@ -230,7 +237,7 @@ class ContinuousAttention(nn.Module):
             rule = "group must be None for scores that read keys and for combine=True"
             raise ValueError(f"{rule}, got {group!r}")
         self.embed_dim, self.num_heads, self.kdim, self.vdim = embed_dim, num_heads, kdim, vdim
-        self.head_dim = embed_dim // num_heads
+        self.head_dim = embed_dim // num_heads if head_dim is None else head_dim
         self.batch_first, self.combine = batch_first, combine
         self.temperature, self.ndim = temperature, ndim
         if isinstance(alpha, Tensor) and not isinstance(alpha, nn.Parameter):
@@ -276,15 +283,16 @@ class ContinuousAttention(nn.Module):
                     stacklevel=2,
                 )
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        dimensions = Dimensions(embed_dim, kdim, num_heads, box, bias, factory)
+        dimensions = Dimensions(embed_dim, kdim, num_heads, self.head_dim, box, bias, factory)
         self.score_proj, self.discrete_proj = made, None
         if combine and not isinstance(made, MomentScore):
             self.discrete_proj = DiscreteScore()
             self.discrete_proj.prepare(dimensions)
         made.box = box
         made.prepare(dimensions)
-        self.v_proj = nn.Linear(vdim, embed_dim, bias, device, dtype)
-        self.out_proj = nn.Linear(embed_dim, embed_dim, bias, device, dtype)
+        inner = num_heads * self.head_dim
+        self.v_proj = nn.Linear(vdim, inner, bias, device, dtype)
+        self.out_proj = nn.Linear(inner, embed_dim, bias, device, dtype)
         self._has_attended = False
         self._first_scale, scales = layer_scale, None
         if layer_scale is not None:
@@ -389,9 +397,8 @@ class ContinuousAttention(nn.Module):
                 or (Lq,) if shared, with `ndim` D above 1 (B, Lq, D) or (Lq, D). None, if the query
                 is the same tensor as the value or the key: `positions`.
             function: A value function to read in place of a sequence, such as a memory returns. Its
-                values are projected ones, `layer.v_proj(value)`: embed_dim channels. All other
-                arguments but query and `query_positions` are then None. Not for scores that read
-                keys.
+                values are projected ones, `layer.v_proj(value)`, of all heads. All other arguments
+                but query and `query_positions` are then None. Not for scores that read keys.
             need_weights: Whether to return the density. None takes its place otherwise.
             average_attn_weights: Must be False if the density is returned: each head has its own.
             is_causal: Says that `attn_mask`, which must be given, is causal. It changes nothing.
@@ -531,7 +538,7 @@ class ContinuousAttention(nn.Module):
                 f"function must be a ValueFunction for ndim={self.ndim}, got {function!r}"
             )
         basis, coefficients = function.basis, function.coefficients
-        shape = (batch, len(basis), self.embed_dim)
+        shape = (batch, len(basis), self.num_heads * self.head_dim)
         check_shape("function.coefficients", coefficients, shape)
         if self.regression.validate_args:
             check_finite("query", query)

@@ -50,7 +50,7 @@ class LocalScore(AttentionScore):
     \sigma_h = (b - a)\,[10^{-3} + (2 r - 10^{-3})\,\mathrm{sigmoid}(v_h)].$$
 
     Heads are then taps of a convolution in continuous time, which see a shape wherever it occurs.
-    Offsets start evenly between $\pm r (b - a)$, and $\sigma_h$ as the distance of neighbouring
+    Offsets start evenly between $\pm r (b - a)$, and $\sigma_h$ as half the distance of neighbouring
     offsets. In D dimensions every axis has its own offset and $\sigma$, and the covariance
     $L L^\top$ has the factor $L_{ij} = \sigma_i \ell_{ij}$ with $\ell_{ii} = 1$ and, for $j < i$,
     $\ell_{ij}$ initially 0.
@@ -105,13 +105,13 @@ class LocalScore(AttentionScore):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Spread offsets over the reach, as far apart as densities are wide."""
+        """Spread offsets over the reach, twice as far apart as densities are wide."""
         ndim = len(self.box)
         channels = self.bias.unflatten(0, (self.heads, -1))
         offsets, deviations, triangle = channels.split(self._sizes, -1)
         offsets.copy_(torch.atanh((2 * initial_centers(self.heads, ndim) - 1) / _MOST))
-        spacing = max(min(2 * self.heads ** (-1 / ndim), 1.0) * self.reach, 1.1 * _LEAST)
-        share = (spacing - _LEAST) / (self.margin - _LEAST)
+        width = max(self.reach * self.heads ** (-1 / ndim), 1.1 * _LEAST)
+        share = (width - _LEAST) / (self.margin - _LEAST)
         deviations.fill_(math.log(share / (1 - share)))
         triangle.zero_()
         if self.weight is not None:

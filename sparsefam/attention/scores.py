@@ -100,6 +100,7 @@ class Dimensions(NamedTuple):
     embed_dim: int
     kdim: int
     num_heads: int
+    head_dim: int  # of what a head reads, and of its queries and keys
     box: Box  # the domain: an interval for each of its dimensions
     bias: bool
     factory: dict[str, Any]  # device and dtype of the parameters
@@ -458,8 +459,8 @@ class DiscreteScore(AttentionScore):
     def prepare(self, dimensions: Dimensions) -> None:
         """Make the parameters."""
         self.heads = dimensions.num_heads
-        size, bias, factory = dimensions.embed_dim, dimensions.bias, dimensions.factory
-        self.q_proj = nn.Linear(size, size, bias, **factory)
+        size, bias, factory = self.heads * dimensions.head_dim, dimensions.bias, dimensions.factory
+        self.q_proj = nn.Linear(dimensions.embed_dim, size, bias, **factory)
         self.k_proj = nn.Linear(dimensions.kdim, size, bias, **factory)
 
     def forward(self, query: Tensor, key: Tensor) -> Any:
@@ -544,7 +545,7 @@ class ContentScore(_MeshScore, DiscreteScore):
     """
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """Return projected queries (B, Lq, embed_dim)."""
+        """Return projected queries (B, Lq, heads * head_dim)."""
         return to_single(self.q_proj(query))
 
     def beside(self, key: Tensor) -> Tensor:
