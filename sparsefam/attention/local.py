@@ -50,8 +50,8 @@ class LocalScore(AttentionScore):
     \sigma_h = (b - a)\,[10^{-3} + (2 r - 10^{-3})\,\mathrm{sigmoid}(v_h)].$$
 
     Heads are then taps of a convolution in continuous time, which see a shape wherever it occurs.
-    Offsets start evenly between $\pm r (b - a)$, and $\sigma_h$ as half the distance of neighbouring
-    offsets. In D dimensions every axis has its own offset and $\sigma$, and the covariance
+    Offsets start evenly between $\pm r (b - a)$, and $\sigma_h$ as half the distance of two
+    neighbours. In D dimensions every axis has its own offset and $\sigma$, and the covariance
     $L L^\top$ has the factor $L_{ij} = \sigma_i \ell_{ij}$ with $\ell_{ii} = 1$ and, for $j < i$,
     $\ell_{ij}$ initially 0.
 
