@@ -15,11 +15,13 @@ from torch.nn import functional
 from sparsefam.attention import ContinuousAttention, LocalScore, Readout
 from sparsefam.bases import Basis, GaussianRBF
 
-CHANNELS, HEADS, PARTS, DROPOUT = 32, 8, 4, 0.2
+CHANNELS, PARTS, DROPOUT = 32, 4, 0.2
+# Heads around the query and their channels; heads at places, which have as many channels.
+HEADS, HEAD_DIM, PLACES = 16, 4, 8
 FUNCTIONS, ALPHA, LEAST = 64, 2.0, 1e-3
 # Of each of the two sizes: how far local heads read, as a share of the time, and how wide the
 # Gaussian functions are that heads at places read.
-REACHES, WIDTHS = (0.04, 0.1), (0.02, 0.04)
+REACHES, WIDTHS = (0.06, 0.12), (0.02, 0.04)
 CYCLES = 1.0, 2.0, 4.0, 8.0  # of the biases of the transformer
 
 # A module that takes x (B, L, CHANNELS), times and padding, and returns what is added to x.
@@ -77,7 +79,7 @@ class Continuous(nn.Module):
 
     def __init__(self, score: Any, basis: Basis | None = None, heads: int = HEADS) -> None:
         super().__init__()
-        options: dict[str, Any] = {"layer_scale": 1.0, "batch_first": True}
+        options: dict[str, Any] = {"head_dim": HEAD_DIM, "layer_scale": 1.0, "batch_first": True}
         self.layer = ContinuousAttention(CHANNELS, heads, basis, ALPHA, score, **options)
 
     def forward(self, x: Tensor, times: Tensor, padding: Tensor) -> Tensor:
@@ -89,7 +91,7 @@ class Continuous(nn.Module):
 
 def local_and_places(reach: float) -> Any:
     """Return a score half of whose heads are around the query, and half at places."""
-    return [(LocalScore(reach=reach), HEADS // 2), ("quadratic", HEADS // 2)]
+    return [(LocalScore(reach=reach), HEADS - PLACES), ("quadratic", PLACES)]
 
 
 def gaussians(size: int) -> GaussianRBF:
@@ -118,9 +120,10 @@ class Taps(nn.Module):
         self.most = 2 * reach  # of offsets and widths
         shares = (torch.arange(HEADS) + 0.5) / HEADS
         self.offsets = nn.Parameter(torch.atanh(shares - 0.5))
-        share = (self.most / HEADS - LEAST) / (self.most - LEAST)
+        share = (reach / HEADS - LEAST) / (self.most - LEAST)
         self.widths = nn.Parameter(torch.full((HEADS,), math.log(share / (1 - share))))
-        self.v_proj, self.out_proj = nn.Linear(CHANNELS, CHANNELS), nn.Linear(CHANNELS, CHANNELS)
+        inner = HEADS * HEAD_DIM
+        self.v_proj, self.out_proj = nn.Linear(CHANNELS, inner), nn.Linear(inner, CHANNELS)
         self.scale = nn.Parameter(torch.ones(CHANNELS))
 
     def taps(self) -> tuple[Tensor, Tensor]:

@@ -10,10 +10,10 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .classifiers import CHANNELS, HEADS, Head, neighbours
+from .classifiers import CHANNELS, Head, neighbours
 from .irregular import Part
 
-FINE, COARSE, REFERENCES = 512, 128, 64
+FINE, COARSE, REFERENCES, HEADS = 512, 128, 64, 8
 
 
 def middles(size: int) -> Tensor:

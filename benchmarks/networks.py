@@ -29,6 +29,7 @@ from torch.nn.functional import cross_entropy
 
 from . import irregular, light_curves
 from .classifiers import (
+    PLACES,
     REACHES,
     Continuous,
     Discrete,
@@ -73,7 +74,7 @@ MODELS: dict[str, Make] = {
     LOCAL: encoder(lambda size: Continuous(LocalScore(reach=REACHES[size]))),
     BOTH: encoder(lambda size: Continuous(local_and_places(REACHES[size]))),
     "local, deformable": encoder(deformable),
-    "quadratic": encoder(lambda size: Continuous("quadratic", gaussians(size))),
+    "quadratic": encoder(lambda size: Continuous("quadratic", gaussians(size), PLACES)),
     CONTENT: encoder(lambda size: Continuous("content", gaussians(size), 4)),
     NONE: lambda channels, classes, size: Encoder(None, channels, classes, (2, 4)[size]),
     MHA: encoder(lambda size: Discrete((2, 4)[size])),
@@ -96,7 +97,7 @@ SETTINGS_OF = {CONTENT: "quadratic", light_curves.LOCAL_BY_BAND: LOCAL}
 
 DECAY, CLIP, BATCH = 1e-2, 1.0, 100
 RATES, SIZES, LABELS = (1e-3, 3e-3), (0, 1), ("small", "large")
-SELECTION = "bursts, noise 0.5", "GunPoint", "OSULeaf", "ItalyPowerDemand"
+SELECTION = "bursts, noise 0.5", "OSULeaf", "ItalyPowerDemand"
 SETTINGS = Path(__file__).with_name("networks_settings.json")
 STEPS = {light_curves.NAME: (600, 32)}
 FEW_STEPS = 300, 16
