@@ -96,7 +96,7 @@ SEEDS = {CONTENT: 3}
 SETTINGS_OF = {CONTENT: "quadratic", light_curves.LOCAL_BY_BAND: LOCAL}
 
 DECAY, CLIP, BATCH = 1e-2, 1.0, 100
-RATES, SIZES, LABELS = (1e-3, 3e-3), (0, 1), ("small", "large")
+RATES, SIZES, LABELS = (3e-3, 1e-2), (0, 1), ("small", "large")
 SELECTION = "bursts, noise 0.5", "OSULeaf", "ItalyPowerDemand"
 SETTINGS = Path(__file__).with_name("networks_settings.json")
 STEPS = {light_curves.NAME: (600, 32)}
