@@ -36,23 +36,33 @@ def read(data: str) -> tuple[Series, Series]:
             ]
         )
     labels = sorted({label for _, label in parts[0]})
-    frames = torch.cat([x for x, _ in parts[0]])
-    mean, deviation, stride = frames.mean(0), frames.std(0), STRIDES.get(data, 1)
+    first, second = ([(x, labels.index(label)) for x, label in part] for part in parts)
+    return standardised(first, second, STRIDES.get(data, 1))
+
+
+def standardised(first: Series, second: Series, stride: int = 1) -> tuple[Series, Series]:
+    """Standardise each of so many frames by the mean and deviation of all in the first part."""
+    frames = torch.cat([x for x, _ in first])
+    mean, deviation = frames.mean(0), frames.std(0)
     first, second = (
-        [((x[::stride] - mean) / deviation, labels.index(label)) for x, label in part]
-        for part in parts
+        [((x[::stride] - mean) / deviation, label) for x, label in part] for part in (first, second)
     )
     return first, second
 
 
 def kept(sampling: str, length: int, generator: torch.Generator) -> Tensor:
-    """Draw which of so many frames are observed: their numbers, in order."""
+    """Draw which of so many frames are observed: their numbers, in order.
+
+    A sampling is "60", say, for 60 frames at random, or a name in SAMPLINGS.
+    """
     order, frames = torch.randperm(length, generator=generator), torch.arange(length)
     if sampling == "all":
         return frames
     if sampling in ("half", "quarter"):
         few = length // 4 if sampling == "quarter" else (length + 1) // 2
         return order[: max(few, 1)].sort().values
+    if sampling.isdigit():
+        return order[: int(sampling)].sort().values
     if sampling == "gaps":  # half of what two gaps leave, each a fifth of the series
         starts = 0.8 * length * torch.rand(2, 1, generator=generator)
         left = order[~((frames >= starts) & (frames < starts + length / 5)).any(0)[order]]
@@ -151,6 +161,8 @@ GENERATED: dict[str, tuple[Generate, dict[str, dict[str, float]]]] = {
 REAL = ("GunPoint", "ArrowHead", "OSULeaf", "ItalyPowerDemand", "JapaneseVowels", "ACSF1")
 SAMPLINGS = {AS_TRAINED: "half", "quarter": "quarter", "gaps": "gaps", "bursts": "bursts"}
 SAMPLINGS |= {"all": "all"}
+# Of no account for settings, and read from wheels: see `held_out`.
+HELD_OUT = ("Trace", "watch")
 TASKS = (*GENERATED, *REAL)
 
 
@@ -168,10 +180,25 @@ def draw(task: str, seed: int, tested: int | None = None) -> tuple[Part, dict[st
         make, samplings = GENERATED[task]
         train = make(400, generator)
         return train, {name: make(tested, generator, **x) for name, x in samplings.items()}
-    first, second = read(task)
+    return seen(*read(task), generator, tested)
+
+
+def seen(
+    first: Series, second: Series, generator: torch.Generator, tested: int, trained: str = "half"
+) -> tuple[Part, dict[str, Part]]:
+    """Draw the frames of what is trained on, and of what is tested on for each sampling.
+
+    Args:
+        first: To train on.
+        second: To test on.
+        generator: Decides about all that is random.
+        tested: The most series of a test set, at random.
+        trained: The sampling that is trained on.
+    """
     chosen = torch.randperm(len(second), generator=generator)[:tested].tolist()
-    train, test = sampled(first, "half", generator), [second[i] for i in chosen]
-    return train, {name: sampled(test, x, generator) for name, x in SAMPLINGS.items()}
+    train, test = sampled(first, trained, generator), [second[i] for i in chosen]
+    samplings = SAMPLINGS | {AS_TRAINED: trained}
+    return train, {name: sampled(test, x, generator) for name, x in samplings.items()}
 
 
 def draw_validation(task: str, seed: int, repeats: int = 4) -> tuple[Part, dict[str, Part]]:

