@@ -25,7 +25,7 @@ PARTS = {
 OTHERS = {
     "sites": (1, "Pyro sites in standard coordinates beside normal ones"),
     "first_call": (5, "the first calls of a fresh clone"),
-    "networks": (80, "classifiers with and without attention; starts again where it stopped"),
+    "networks": (150, "classifiers of irregular series; starts again where it stopped"),
     "readme": (1, "the numbers of README, and lines of other libraries"),
     "compare": (10, "numbers of threads, or this checkout against another one"),
     "contours": (1, "errors of the contours of rows; with --fit, their constants in an hour"),

@@ -1,157 +1,205 @@
-"""Does attention help? Classifiers of irregular series: kinds of attention, a CNN, a GRU.
+"""Does attention help? Classifiers of irregular series, trained on one sampling, tested on five.
 
-Attention is used in two ways: self-attention in an encoder of two blocks, and pooling by learned
-queries. All networks see the same frames for the same seed and take the same number of steps.
+All networks see the same frames for the same seed, take the same number of steps, and have the same
+readout. First `--select` chooses rate and size of each model on parts of training sets and writes
+networks_settings.json; then runs test networks with these settings.
 
 Every run that ends is appended to `--results`, and runs that are there are not repeated, so the
 command may be stopped and started again. Use another file when the package has changed. Two
 minutes: `--only GunPoint --seeds 1`. `--write` puts the tables into docs/networks.md.
+
+PLAsTiCC needs a wheel that is read, not installed: see `--wheel`. So do the held-out sets, Trace
+and watch, which run only if `--only` names them, and have tables of their own.
 """
 
 import hashlib
 import json
-import math
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from scipy.stats import ttest_1samp
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from sparsefam.attention import ContinuousAttention, KernelScore, QuadraticScore
-from sparsefam.bases import GaussianRBF
-
-from .classifiers import CHANNELS, GRID, QUERIES, Convolutions, Encoder, Pooling, Recurrent
-from .harness import ROOT, Table, each_in_processes, parser, run
-from .irregular import draw
-
-# Of every continuous attention; the options of a score are in SCORES.
-BASIS: dict[str, Any] = {"n": 32, "widths": 0.05}
-LAYER: dict[str, Any] = {}
-SCORES: dict[str, dict[str, Any]] = {
-    "quadratic, α = 2": {"score": "quadratic", "alpha": 2.0},
-    "quadratic, α = 1": {"score": "quadratic", "alpha": 1.0},
-    "moments": {"score": "moments", "alpha": 2.0},
-    "kernel": {"score": "kernel", "alpha": 2.0, "inducing_points": 32},
-    "mixture": {"score": "mixture", "alpha": 2.0, "components": 4},
-    "content": {"score": "content", "alpha": 2.0},
-}
-FIXED = "quadratic, α = 2"  # reported on every data set beside the best score
-NONE, MHA, CNN, GRU = "no attention", "MHA", "CNN", "GRU"
-RIVALS = NONE, MHA, CNN, GRU
-MODELS = (*RIVALS, *SCORES)
-HEADS = 4
-RATE, DECAY, CLIP = 3e-3, 1e-2, 1.0
-TESTED, BATCH = 500, 50  # series of a test set at most, and at a time
-SELF, POOL = "self-attention", "pooling"
-
-
-class Setting(NamedTuple):
-    """A task: frames of a data set, what attention is used for, and how long networks train."""
-
-    use: str
-    data: str
-    sampling: str
-    steps: int
-    batch: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.data}, {self.sampling}"
-
-
-SETTINGS = (
-    Setting(SELF, "BasicMotions", "short", 150, 16),
-    Setting(SELF, "JapaneseVowels", "half", 150, 16),
-    Setting(SELF, "ItalyPowerDemand", "half", 150, 16),
-    Setting(SELF, "GunPoint", "gaps", 150, 16),
-    Setting(SELF, "bursts", "as generated", 300, 16),
-    Setting(POOL, "GunPoint", "half", 300, 32),
-    Setting(POOL, "ItalyPowerDemand", "half", 300, 32),
-    Setting(POOL, "ArrowHead", "half", 300, 32),
-    Setting(POOL, "OSULeaf", "half", 300, 32),
-    Setting(POOL, "JapaneseVowels", "half", 300, 32),
-    Setting(POOL, "ItalyPowerDemand", "regular", 300, 32),
-    Setting(POOL, "ArrowHead", "bursts", 300, 32),
-    Setting(POOL, "where", "as generated", 300, 32),
+from . import held_out, irregular, light_curves, wheels
+from .classifiers import (
+    PLACES,
+    REACHES,
+    Continuous,
+    Discrete,
+    DiscreteTwin,
+    Encoder,
+    LinearRecurrentUnit,
+    LinearTwin,
+    LocalScore,
+    Relative,
+    gaussians,
+    local_and_places,
 )
+from .grids import (
+    COARSE,
+    FINE,
+    Convolutions,
+    DecayingGRU,
+    RandomKernels,
+    SetConvolutions,
+    TimeAttention,
+)
+from .harness import ROOT, each_in_processes, parser, run
+from .irregular import AS_TRAINED, HELD_OUT, TASKS, Part, take
+
+# From channels, classes and a size, 0 or 1, to a network.
+Make = Callable[[int, int, int], nn.Module]
 
 
-def attention(model: str) -> nn.Module:
-    """Return an attention layer by its name in MODELS."""
-    if model == MHA:
-        return nn.MultiheadAttention(CHANNELS, HEADS, batch_first=True)
-    options = {"batch_first": True, **LAYER, **SCORES[model]}
-    if "inducing_points" in options:
-        options["score"] = KernelScore(options.pop("inducing_points"))
-    if "components" in options:
-        options["score"] = QuadraticScore(options.pop("components"))
-    return ContinuousAttention(CHANNELS, HEADS, GaussianRBF.grid(**BASIS), **options)
+def encoder(mixer: Callable[[int], nn.Module]) -> Make:
+    """Return what makes an encoder, from what makes its mixing layer of a size."""
+    return lambda channels, classes, size: Encoder(partial(mixer, size), channels, classes)
 
 
-def network(model: str, use: str, channels: int, classes: int) -> nn.Module:
-    """Return a classifier by its name in MODELS."""
-    if model in (CNN, GRU):
-        return (Convolutions if model == CNN else Recurrent)(channels, classes)
-    layer = None if model == NONE else partial(attention, model)
-    return (Encoder if use == SELF else Pooling)(layer, channels, classes)
+def deformable(size: int) -> nn.Module:
+    return Continuous(LocalScore(reach=REACHES[size], deformable=True))
 
 
-# Runs and their results.
+NONE, MHA, LOCAL, BOTH = "no attention", "MHA", "local", "local + places"
+DISCRETE, GAPS, RANDOM, CONTENT = "discrete twin", "CNN with gaps", "random kernels", "content"
+KERNELS, CYCLES, DROPOUTS, COUNTS = (5, 9), (16.0, 64.0), (0.1, 0.3), (500, 2000)
+MODELS: dict[str, Make] = {
+    LOCAL: encoder(lambda size: Continuous(LocalScore(reach=REACHES[size]))),
+    BOTH: encoder(lambda size: Continuous(local_and_places(REACHES[size]))),
+    "local, deformable": encoder(deformable),
+    "quadratic": encoder(lambda size: Continuous("quadratic", gaussians(size), PLACES)),
+    CONTENT: encoder(lambda size: Continuous("content", gaussians(size), 4)),
+    NONE: lambda channels, classes, size: Encoder(None, channels, classes, (2, 4)[size]),
+    MHA: encoder(lambda size: Discrete((2, 4)[size])),
+    "transformer": encoder(lambda size: Relative(REACHES[size])),
+    DISCRETE: encoder(lambda size: DiscreteTwin(REACHES[size])),
+    "linear twin": encoder(lambda size: LinearTwin(REACHES[size])),
+    "CNN 128": lambda c, k, size: Convolutions(c, k, KERNELS[size]),
+    "CNN 512": lambda c, k, size: Convolutions(c, k, KERNELS[size], FINE),
+    GAPS: lambda c, k, size: Convolutions(c, k, KERNELS[size], gaps=True),
+    "SetConv + CNN": lambda c, k, size: SetConvolutions(c, k, KERNELS[size]),
+    "mTAND": lambda c, k, size: TimeAttention(c, k, CYCLES[size]),
+    "GRU-D": lambda c, k, size: DecayingGRU(c, k, DROPOUTS[size]),
+    "LRU": encoder(lambda size: LinearRecurrentUnit(CYCLES[size] / 2)),
+}
+NAMES = (*MODELS, RANDOM, light_curves.LOCAL_BY_BAND)
+OURS = LOCAL, BOTH, "local, deformable", "quadratic", CONTENT
+# Slow: fewer seeds, and the settings of another model.
+SEEDS = {CONTENT: 3}
+SETTINGS_OF = {CONTENT: "quadratic", light_curves.LOCAL_BY_BAND: LOCAL}
+
+DECAY, CLIP, BATCH = 1e-2, 1.0, 100
+RATES, SIZES, LABELS = (3e-3, 1e-2), (0, 1), ("small", "large")
+SELECTION = "bursts, noise 0.5", "OSULeaf", "ItalyPowerDemand"
+SETTINGS = Path(__file__).with_name("networks_settings.json")
+STEPS = {light_curves.NAME: (600, 32)}
+FEW_STEPS = 300, 16
 
 
 class Run(NamedTuple):
-    """One network to train."""
+    """One network to train, and to test or validate."""
 
-    setting: Setting
+    task: str
     model: str
     seed: int
+    rate: float
+    size: int
+    validates: bool = False
+    wheel: str = ""
 
     @property
     def key(self) -> str:
         """All that decides the outcome, but for the code."""
-        options = {"basis": BASIS, **LAYER, **SCORES[self.model]} if self.model in SCORES else {}
-        training = [CHANNELS, HEADS, QUERIES, GRID, RATE, DECAY, CLIP, TESTED]
-        return json.dumps([*self.setting, self.model, self.seed, training, options])
+        steps = STEPS.get(self.task, FEW_STEPS)
+        return json.dumps([*self[:-1], *steps, DECAY, CLIP, irregular.TESTED])
 
 
 def execute(run: Run) -> dict[str, Any]:
     """Train a network and test it once, at the end."""
     torch.set_num_threads(1)
-    start, setting = time.process_time(), run.setting
-    train, test = draw(setting.data, setting.sampling, run.seed, TESTED)
+    start = time.process_time()
+    if run.task == light_curves.NAME:
+        train, tests = light_curves.draw(run.wheel, run.seed)
+    elif run.task in HELD_OUT:
+        train, tests = held_out.draw(run.task, run.seed, run.wheel)
+    else:
+        train, tests = (irregular.draw_validation if run.validates else irregular.draw)(
+            run.task, run.seed
+        )
+    answers, parameters = (by_ridge if run.model == RANDOM else by_steps)(run, train, tests)
+    return {
+        "key": run.key,
+        "scores": {name: scores(answers[name], part[3]) for name, part in tests.items()},
+        "parameters": parameters,
+        "seconds": time.process_time() - start,
+        "package": package(),
+    }
+
+
+def by_steps(run: Run, train: Part, tests: dict[str, Part]) -> tuple[dict[str, Tensor], int]:
+    """Return the logits of the tests, and the number of parameters."""
     torch.manual_seed(run.seed)
-    model = network(run.model, setting.use, train[1].shape[-1], int(train[3].max()) + 1)
-    optimizer = torch.optim.AdamW(model.parameters(), RATE, weight_decay=DECAY)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, setting.steps)
+    channels, classes = train[1].shape[-1], int(train[3].max()) + 1
+    if run.task == light_curves.NAME and run.model in light_curves.OWN:
+        model = light_curves.OWN[run.model](classes, run.size)
+    else:
+        model = MODELS[run.model](channels, classes, run.size)
+    fit(model, train, run.rate, *STEPS.get(run.task, FEW_STEPS))
+    count = sum(x.numel() for x in model.parameters() if x.requires_grad)
+    return {name: logits(model, part) for name, part in tests.items()}, count
+
+
+def by_ridge(run: Run, train: Part, tests: dict[str, Part]) -> tuple[dict[str, Tensor], int]:
+    """Return the classes as logits 0 and -inf; the rate decides about the grid."""
+    size = (COARSE, FINE)[RATES.index(run.rate)]
+    model, classes = RandomKernels(COUNTS[run.size], size, run.seed), int(train[3].max()) + 1
+    model.fit(train)
+    found = {name: model.predict(part) for name, part in tests.items()}
+    return {k: nn.functional.one_hot(x, classes).double().log() for k, x in found.items()}, 0
+
+
+def fit(model: nn.Module, train: Part, rate: float, steps: int, batch: int) -> None:
+    """Train with AdamW and a rate that decreases to 0."""
+    optimizer = torch.optim.AdamW(model.parameters(), rate, weight_decay=DECAY)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, steps)
     batches: list[Tensor] = []
-    for _ in range(setting.steps):
-        batches = batches or list(torch.randperm(len(train[3])).split(setting.batch))
-        *inputs, labels = (x[batches[-1]] for x in train)
-        batches.pop()
+    for _ in range(steps):
+        batches = batches or list(torch.randperm(len(train[3])).split(batch))
+        *inputs, labels = take(train, batches.pop())
         optimizer.zero_grad()
         cross_entropy(model(*inputs), labels).backward()
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
         schedule.step()
     model.eval()
-    with torch.no_grad():
-        parts = zip(*(x.split(BATCH) for x in test), strict=True)
-        right = torch.cat([model(*inputs).argmax(-1) == labels for *inputs, labels in parts])
+
+
+@torch.no_grad()
+def logits(model: nn.Module, part: Part) -> Tensor:
+    """Return the logits of all series, those of similar length at a time."""
+    order = (~part[2]).sum(-1).argsort()
+    found = torch.cat([model(*take(part, i)[:3]) for i in order.split(BATCH)])
+    return found[order.argsort()]
+
+
+def scores(answer: Tensor, labels: Tensor) -> dict[str, float]:
+    """Return accuracy, macro F1 and log loss of logits."""
+    classes, found = answer.shape[-1], answer.argmax(-1)
+    counts = torch.zeros(classes, classes, dtype=torch.double)
+    counts.index_put_((labels, found), torch.ones(len(labels)).double(), accumulate=True)
+    f1 = 2 * counts.diagonal() / (counts.sum(0) + counts.sum(1)).clamp(min=1)
     return {
-        "key": run.key,
-        "accuracy": right.double().mean().item(),
-        "parameters": sum(x.numel() for x in model.parameters()),
-        "seconds": time.process_time() - start,
-        "package": package(),
+        "accuracy": (found == labels).double().mean().item(),
+        "F1": f1[counts.sum(1) > 0].mean().item(),
+        "log loss": cross_entropy(answer.double(), labels).item(),
     }
 
 
@@ -175,12 +223,9 @@ def load(path: Path) -> Results:
     return results
 
 
-def measure(settings: Sequence[Setting], seeds: int, jobs: int, path: Path) -> None:
-    """Append to the file the results of the runs that it lacks, seed by seed."""
+def measure(runs: Sequence[Run], jobs: int, path: Path) -> None:
+    """Append to the file the results of the runs that it lacks."""
     known = load(path)
-    runs = [
-        Run(*x) for x in ((s, m, seed) for seed, s, m in product(range(seeds), settings, MODELS))
-    ]
     missing = [x for x in runs if x.key not in known]
     print(f"{len(missing)} of {len(runs)} runs to do, results in {path}", flush=True)
     with path.open("a", encoding="utf-8") as file:
@@ -188,148 +233,98 @@ def measure(settings: Sequence[Setting], seeds: int, jobs: int, path: Path) -> N
             print(json.dumps(result), file=file, flush=True)
 
 
-# Tables.
+# Settings.
 
 
-class Answers:
-    """Results by setting, model and seed."""
-
-    def __init__(self, results: Results, settings: Sequence[Setting], seeds: int) -> None:
-        self.settings, self._results, self._seeds = settings, results, seeds
-
-    def of(self, setting: Setting, model: str) -> dict[int, dict[str, Any]]:
-        """Return the results by seed."""
-        keys = {seed: Run(setting, model, seed).key for seed in range(self._seeds)}
-        return {seed: self._results[key] for seed, key in keys.items() if key in self._results}
-
-    def accuracies(self, setting: Setting, model: str) -> list[float]:
-        return [100 * x["accuracy"] for x in self.of(setting, model).values()]
-
-    def best(self, setting: Setting) -> str:
-        """Return the score with the highest mean on the test set."""
-        return max(SCORES, key=lambda x: statistics.mean(self.accuracies(setting, x) or [0.0]))
-
-    def less(self, setting: Setting, model: str, rival: str) -> tuple[float, float]:
-        """Return the mean difference, and p of the paired t-test over seeds."""
-        ours, other = self.of(setting, model), self.of(setting, rival)
-        gaps = [100 * (x["accuracy"] - other[s]["accuracy"]) for s, x in ours.items() if s in other]
-        if len(set(gaps)) < 2:
-            return (gaps or [math.nan])[0], 1.0
-        return statistics.mean(gaps), float(ttest_1samp(gaps, 0.0).pvalue)
-
-
-def _plus_minus(x: Sequence[float]) -> str:
-    if len(x) < 2:
-        return f"{x[0]:.1f}" if x else "-"
-    return f"{statistics.mean(x):.1f} ± {statistics.stdev(x) / len(x) ** 0.5:.1f}"
-
-
-def _gap(answers: Answers, setting: Setting, model: str, rival: str, tries: int = 1) -> str:
-    gap, p = answers.less(setting, model, rival)
-    return "-" if math.isnan(gap) else f"{gap:+.1f} ({min(1.0, tries * p):.2g})"
-
-
-def accuracy_table(answers: Answers, use: str) -> Table:
-    """Return the mean accuracies with their standard errors."""
-    rows = []
-    for x in (x for x in answers.settings if x.use == use):
-        cells = [_plus_minus(answers.accuracies(x, model)) for model in MODELS]
-        rows.append([x.name, f"{x.steps} x {x.batch}", *cells])
-    title = f"{use.capitalize()}: accuracy on the test set in %, mean and standard error of seeds."
-    return Table(title, ["data, frames", "steps x batch", *MODELS], rows)
-
-
-def difference_table(answers: Answers, use: str) -> Table:
-    """Return the differences of one fixed score, and of the best score, from the rivals."""
-    rows = []
-    for x in (x for x in answers.settings if x.use == use):
-        for label, model, tries in (
-            (FIXED, FIXED, 1),
-            (f"best: {answers.best(x)}", answers.best(x), len(SCORES)),
-        ):
-            cells = [_gap(answers, x, model, rival, tries) for rival in RIVALS]
-            rows.append([x.name, label, *cells])
-    title = (
-        f"{use.capitalize()}: accuracy less that of the rivals in percentage points, and p of the "
-        "paired t-test over seeds. The best score is chosen by its mean on the test set, and its p "
-        f"is multiplied by {len(SCORES)}, the number of scores."
-    )
-    return Table(title, ["data, frames", "score", *(f"less {x}" for x in RIVALS)], rows)
-
-
-def cost_table(answers: Answers) -> Table:
-    """Return numbers of parameters and seconds."""
-    rows, total = [], 0.0
-    for model in MODELS:
-        cells = []
-        for use in (SELF, POOL):
-            found = [list(answers.of(x, model).values()) for x in answers.settings if x.use == use]
-            counts = [x["parameters"] for runs in found for x in runs]
-            seconds = [statistics.mean(x["seconds"] for x in runs) for runs in found if runs]
-            cells.append(f"{min(counts)} to {max(counts)}" if counts else "-")
-            cells.append(f"{statistics.mean(seconds):.1f}" if seconds else "-")
-            total += sum(seconds)
-        rows.append([model, *cells])
-    title = (
-        "Parameters, and processor seconds of a run with its test, mean over data sets. "
-        f"Ten seeds take {10 * total / 3600:.2f} core-hours."
-    )
-    header = [f"{use}, {what}" for use in (SELF, POOL) for what in ("parameters", "s")]
-    return Table(title, ["model", *header], rows)
-
-
-def summary(answers: Answers) -> Table:
-    """Return the answers in short; differences are in percentage points."""
-    rows = []
-    encoders = [x for x in answers.settings if x.use == SELF]
-    for x in (x for x in encoders if x.name == "BasicMotions, short"):
-        rows.append(
-            [f"self-attention, {x.name}: {FIXED}", _plus_minus(answers.accuracies(x, FIXED))]
-        )
-    losses = [
-        (answers.less(x, model, NONE)[0], f"{model}, on {x.name}")
-        for x, model in product(encoders, (FIXED, "mixture", "content"))
+def candidates(models: Sequence[str], seeds: int) -> list[Run]:
+    """Return the runs that decide about settings."""
+    return [
+        Run(task, model, seed, rate, size, True)
+        for seed, task, model, rate, size in product(range(seeds), SELECTION, models, RATES, SIZES)
+        if model not in SETTINGS_OF
     ]
-    losses = [x for x in losses if not math.isnan(x[0])]
-    if losses:
-        name = f"self-attention: worst of {FIXED}, mixture and content, less no attention"
-        rows.append([name, f"{min(losses)[0]:+.1f} ({min(losses)[1]})"])
-    for x in (x for x in encoders if x.data == "bursts"):
-        gaps = [_gap(answers, x, model, MHA) for model in (FIXED, "content")]
-        rows.append([f"self-attention, bursts: {FIXED}; content; less {MHA}", "; ".join(gaps)])
-    real = [x for x in answers.settings if x.use == POOL and x.sampling == "half"]
-    for rival, which in product((MHA, CNN) if real else (), ("the best score", FIXED)):
-        model, tries = (FIXED, 1) if which == FIXED else (None, len(SCORES))
-        gaps = [answers.less(x, model or answers.best(x), rival) for x in real]
-        ahead = [sum(gap > 0 and k * p < 0.05 for gap, p in gaps) for k in (0, 1, tries)]
-        corrected = f", with p < .05 / {tries} on {ahead[2]}" if tries > 1 else ""
-        name = f"pooling half of the frames of {len(real)} real sets: {which} ahead of {rival}"
-        rows.append([name, f"on {ahead[0]}, with p < .05 on {ahead[1]}{corrected}"])
-    return Table("In short", ["question", "answer"], rows)
 
 
-def tables(answers: Answers) -> list[Table]:
-    """Return all tables that have rows."""
-    found = [
-        make(answers, use) for use in (SELF, POOL) for make in (accuracy_table, difference_table)
+def choose(results: Results, models: Sequence[str], seeds: int) -> dict[str, dict[str, Any]]:
+    """Return for each model the rate and size with the best mean accuracy in validation."""
+    found: dict[str, dict[tuple[float, int], list[float]]] = {}
+    for x in candidates(models, seeds):
+        accuracy = results[x.key]["scores"][AS_TRAINED]["accuracy"]
+        found.setdefault(x.model, {}).setdefault((x.rate, x.size), []).append(accuracy)
+    chosen = {}
+    for model, accuracies in found.items():
+        means = {k: round(statistics.mean(x), 4) for k, x in accuracies.items()}
+        rate, size = max(means, key=lambda k: means[k])
+        validation = {f"{k[0]:g}, {LABELS[k[1]]}": x for k, x in means.items()}
+        chosen[model] = {"rate": rate, "size": size, "validation": validation}
+    return chosen
+
+
+def settings(model: str) -> tuple[float, int]:
+    """Return the chosen rate and size.
+
+    Raises:
+        FileNotFoundError: None were chosen.
+    """
+    if not SETTINGS.exists():
+        raise FileNotFoundError(f"{SETTINGS} is missing: python -m benchmarks.networks --select")
+    found = json.loads(SETTINGS.read_text(encoding="utf-8"))[SETTINGS_OF.get(model, model)]
+    return found["rate"], found["size"]
+
+
+def select(models: Sequence[str], seeds: int, jobs: int, path: Path) -> None:
+    """Choose settings and write them, beside those of other models, into their file."""
+    measure(candidates(models, seeds), jobs, path)
+    old = json.loads(SETTINGS.read_text(encoding="utf-8")) if SETTINGS.exists() else {}
+    new = old | choose(load(path), models, seeds)
+    SETTINGS.write_text(json.dumps(new, indent=1) + "\n", encoding="utf-8")
+    for model, x in new.items():
+        print(f"{model}: rate {x['rate']}, {LABELS[x['size']]}")
+
+
+def planned(tasks: Sequence[str], models: Sequence[str], seeds: int, wheel: str) -> list[Run]:
+    """Return all runs, seed by seed, so that those of an unfinished command are balanced."""
+    runs = [
+        Run(task, model, seed, *settings(model), False, wheel)
+        for seed, task, model in product(range(seeds), tasks, models)
+        if seed < SEEDS.get(model, seeds)
     ]
-    return [x for x in (*found, cost_table(answers), summary(answers)) if x.rows]
+    return [x for x in runs if is_possible(x)]
+
+
+def is_possible(run: Run) -> bool:
+    """Return whether there is such a run: light curves have fewer splits, and other models."""
+    if run.task == light_curves.NAME:
+        return run.model in light_curves.MODELS and run.seed < light_curves.FOLDS
+    return run.model != light_curves.LOCAL_BY_BAND
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
+    from .network_tables import tables
+
     options = parser(__doc__, write=True, only=True)
-    options.add_argument("--seeds", type=int, default=10, help="runs of each model and setting")
+    options.add_argument("--models", nargs="+", choices=NAMES, default=NAMES, metavar="MODEL")
+    options.add_argument("--seeds", type=int, help="runs of each; 10, and 1 with --select")
     options.add_argument("--jobs", type=int, default=2, help="processes of one thread each")
     default = Path(tempfile.gettempdir()) / "sparsefam-networks.jsonl"
     options.add_argument("--results", type=Path, default=default, metavar="FILE")
+    options.add_argument("--select", action="store_true", help="choose the settings, test nothing")
     options.add_argument("--table", action="store_true", help="train nothing, print what is known")
+    options.add_argument("--wheel", default="", metavar="PATH", help=wheels.HELP)
     chosen = options.parse_args(arguments)
-    settings = [x for x in SETTINGS if any(text in f"{x.use}: {x.name}" for text in chosen.only)]
+    if chosen.select:
+        select(chosen.models, chosen.seeds or 1, chosen.jobs, chosen.results)
+        return 0
+    names = (*TASKS, light_curves.NAME) if chosen.wheel or chosen.table else TASKS
+    tasks = [x for x in names if any(text in x for text in chosen.only)]
+    every = chosen.table and chosen.only == [""]
+    tasks += [x for x in HELD_OUT if every or x in chosen.only]
+    runs = planned(tasks, chosen.models, chosen.seeds or 10, chosen.wheel)
     if not chosen.table:
-        measure(settings, chosen.seeds, chosen.jobs, chosen.results)
-    answers = Answers(load(chosen.results), settings, chosen.seeds)
-    return run("networks", {"networks": lambda: tables(answers)}, chosen.write, "networks.md")
+        measure(runs, chosen.jobs, chosen.results)
+    results = load(chosen.results)
+    return run("networks", {"networks": lambda: tables(results, runs)}, chosen.write, "networks.md")
 
 
 if __name__ == "__main__":
