@@ -13,7 +13,6 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
-
 # Lines and areas of axes that are described in a picture.
 _MOST = 100
 
