@@ -105,11 +105,11 @@ class SymmetricDistribution(StandardizedDistribution):
 
     def _known_tail(self, value: Tensor, upper: Tensor, log: bool) -> Tensor:
         x, inside = self._standardize(value)
+        x = torch.where(upper, -x, x)
         if log:
-            log_tail = self.generator.log_cdf(torch.where(x < 0, x, -x))
-            return torch.where(inside, log_tail, -math.inf)
+            return torch.where(inside, self.generator.log_cdf(x), -math.inf)
         outside = ((value < self.loc) == upper).to(x.dtype)
-        return torch.where(inside, self.generator.cdf(torch.where(upper, -x, x)), outside)
+        return torch.where(inside, self.generator.cdf(x), outside)
 
     @property
     def _symmetric_about(self) -> Tensor:
