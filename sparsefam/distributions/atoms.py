@@ -85,6 +85,10 @@ class MixedDistribution(SparseDistribution):
         within = mass * torch.where(mass > 0, part.mean, 0.0)
         return (log_masses.exp() * atoms).sum(0) + within
 
+    def _known_moment(self, n: int, centre: Tensor) -> Tensor:
+        within = self._part()[0]._moment_about(n, centre.double())
+        return self._total((self._atoms()[0] - centre) ** n, within)
+
     def entropy(self) -> Tensor:
         """Shannon entropy (*batch) of the masses of atoms and of the density elsewhere.
 

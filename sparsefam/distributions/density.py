@@ -19,7 +19,6 @@ from .line import (
     DoubleExponential,
     IntegratedDistribution,
     Line,
-    clamp,
     matters,
 )
 
@@ -172,7 +171,9 @@ class Density(IntegratedDistribution):
         # The ends, and the breakpoints between them.
         low, high = (line.onto(end) for end in self._ends())
         places = self._places.movedim(-1, 0)
-        places = clamp(line.onto(places), low, high) if len(places) else places
+        if len(places):  # one that coincides with an end moves with it
+            places = line.onto(places)
+            places = torch.where(places < high, torch.where(places > low, places, low), high)
         edges = [low.unsqueeze(0), places.sort(dim=0).values, high.unsqueeze(0)]
         line.rough, line.steps = torch.cat(edges), _STEPS
         return line

@@ -417,7 +417,7 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
             spread = (0.5 * torch.exp(-top)).clamp(1e-9, 1e9)
             if self.ends == (None, None):
                 step = spread / 64
-                fall = top - (self.base.log_prob(centre + torch.stack([-step, step]))).amin(0)
+                fall = top - self.base.log_prob(centre + torch.stack([-step, step])).mean(0)
                 curved = step / (2 * fall).sqrt()
                 spread = torch.where(curved < spread, curved, spread)
             known = self._known("stddev")
