@@ -124,6 +124,7 @@ class Density(IntegratedDistribution):
         self._places = columns[..., 1:].double()
         super().__init__(self.low.shape, validate_args=validate_args)
         if self._validate_args:
+            require(~self._places.isnan(), "breakpoints", "numbers", self._places)
             ends = {"low": self.low, "high": self.high}
             require(self.low < self.high, "low", "below high", ends)
             for end, is_open in zip(ends.items(), self._is_open, strict=True):

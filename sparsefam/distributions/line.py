@@ -10,7 +10,7 @@ from torch.types import _size
 from ..bases import Basis, Stack
 from ..numerics.quadrature import gauss_legendre, graded, sort_cuts
 from ..numerics.roots import attach_root_gradient, increasing_root
-from ..numerics.validation import require_integer
+from ..numerics.validation import LARGEST_ORDER, require_integer
 from ..supports import entries_of
 from .base import SoftmaxDistribution, SparseDistribution
 from .interval_laws import Law
@@ -460,7 +460,7 @@ class LineDistribution(SoftmaxDistribution):
 
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
         r"""Nodes and weights (Q, *batch) with $\sum_q w_q g(t_q) \to E_p[g]$."""
-        require_integer("order", order, 1)
+        require_integer("order", order, 1, LARGEST_ORDER)
         nodes, weights = self._rule(order // 2)
         return nodes.to(self.alpha.dtype), weights.to(self.alpha.dtype)
 
