@@ -212,8 +212,9 @@ EDGES: dict[str, Callable[[Tensor, Tensor], sf.SymmetricDistribution]] = {
 def edge_table(pairs: int = 10**6, block: int = 10**5) -> Table:
     """Return how many random pairs have a value, or a derivative, that is not finite."""
     torch.manual_seed(0)
-    lines, failures = [], []
-    for (name, build), dtype in product(EDGES.items(), LIMITS):
+    lines: list[list[str]] = [[name] for name in EDGES]
+    failures = []
+    for (line, (name, build)), dtype in product(zip(lines, EDGES.items(), strict=True), LIMITS):
         counts = torch.zeros(2, dtype=torch.int64)
         for _ in range(pairs // block):
             side, other, size, beside, kind = torch.rand(5, block, dtype=dtype)
@@ -227,13 +228,14 @@ def edge_table(pairs: int = 10**6, block: int = 10**5) -> Table:
             value = build(*leaves).expect(sf.bases.GaussianRBF([0.0], 1.0).to(dtype))
             slopes = torch.stack(torch.autograd.grad(value.sum(), leaves))
             counts += torch.stack([(~x.isfinite()).sum() for x in (value, slopes.sum(0))])
-        lines.append([name, _name(dtype), f"{pairs:,}", *map(str, counts.tolist())])
+        line += map(str, counts.tolist())
         failures += [f"{name}, {_name(dtype)}: not finite"] * bool(counts.any())
     title = (
-        "Random pairs of a density and a Gaussian that is cut at an edge of the density, or within "
-        "1e-9 to 1 of the distance: how many values and derivatives are not finite. Limit: 0."
+        f"Values and derivatives that are not finite, of {pairs:,} pairs of a density and a "
+        "function that is cut at its edge. Limit: 0."
     )
-    return Table(title, ["density", "dtype", "pairs", "values", "∂ loc, ∂ scale"], lines, failures)
+    header = [f"{what}, {_name(dtype)}" for dtype in LIMITS for what in ("values", "∂")]
+    return Table(title, ["density", *header], lines, failures)
 
 
 # Many dimensions: widths of the basis functions from 1e-3 to 1e3 times the support
