@@ -1,15 +1,17 @@
 """Errors of expectations against independent references: `make accuracy`.
 
-Prints a table for each part (1-D, many dimensions, kernel families, truncated densities) and
-returns 1 if an error exceeds its limit, or four times the one that benchmarks/accuracy.json
-records. Single kernel densities may miss their limit: the command fails only if one does so by far,
-or the median of a setting does. `--write` updates docs/benchmarks.md and the file of errors.
+Prints a table for each part (1-D and its edges, many dimensions, kernel families, truncated
+densities) and returns 1 if an error exceeds its limit, or four times the one that
+benchmarks/accuracy.json records. Single kernel densities may miss their limit: the command fails
+only if one does so by far, or the median of a setting does. `--write` updates docs/benchmarks.md
+and the file of errors.
 """
 
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +22,7 @@ from references import Kernel, gaussian, gaussians
 from torch import Tensor
 
 import sparsefam as sf
+from sparsefam.numerics.gaussian_interval import negligible_distance
 
 from .cases import KernelCase, kernel_case
 from .harness import Table, parser, relative_error, run
@@ -190,6 +193,49 @@ def line_tables() -> list[Table]:
     )
     other = "Any other α, by a contour integral: the same errors and limits."
     return [line_table(closed, CLOSED, near + far), line_table(other, ANY_ALPHA, near[::2])]
+
+
+# Pairs of a density and a function that are cut where the other ends
+
+EDGES: dict[str, Callable[[Tensor, Tensor], sf.SymmetricDistribution]] = {
+    **{family.name: family.build for family in (*CLOSED, *ANY_ALPHA)},
+    **{
+        f"beta-Laplace, α = {alpha:g}": partial(sf.BetaLaplace, alpha=alpha)
+        for alpha in (1.2, 1.5, 2.5, 3.0, 4.0, math.inf)
+    },
+    "beta-Gaussian, α learned": lambda loc, scale: sf.BetaGaussian(loc, scale, 0 * loc + 3),
+    "beta-Laplace, α learned": lambda loc, scale: sf.BetaLaplace(loc, scale, 0 * loc + 3),
+    "location-scale, cosh": partial(sf.LocationScale, g=torch.cosh),
+}
+
+
+def edge_table(pairs: int = 10**6, block: int = 10**5) -> Table:
+    """Return how many random pairs have a value, or a derivative, that is not finite."""
+    torch.manual_seed(0)
+    lines: list[list[str]] = [[name] for name in EDGES]
+    failures = []
+    for (line, (name, build)), dtype in product(zip(lines, EDGES.items(), strict=True), LIMITS):
+        counts = torch.zeros(2, dtype=torch.int64)
+        for _ in range(pairs // block):
+            side, other, size, beside, kind = torch.rand(5, block, dtype=dtype)
+            scale = torch.exp(10 * size - 5)
+            cut = negligible_distance(scale) * (1 + 10 ** (-9 * kind) * (beside - 0.5))
+            edge = build(torch.zeros_like(scale), torch.ones_like(scale)).generator.edge
+            # The function is at zero, with width 1; one in four pairs is anywhere.
+            loc = (2 * side.round() - 1) * edge * scale + (2 * other.round() - 1) * cut
+            loc = torch.where(beside < 0.25, (2 * side - 1) * (edge * scale + cut), loc)
+            leaves = loc.requires_grad_(), scale.requires_grad_()
+            value = build(*leaves).expect(sf.bases.GaussianRBF([0.0], 1.0).to(dtype))
+            slopes = torch.stack(torch.autograd.grad(value.sum(), leaves))
+            counts += torch.stack([(~x.isfinite()).sum() for x in (value, slopes.sum(0))])
+        line += map(str, counts.tolist())
+        failures += [f"{name}, {_name(dtype)}: not finite"] * bool(counts.any())
+    title = (
+        f"Values and derivatives that are not finite, of {pairs:,} pairs of a density and a "
+        "function that is cut at its edge. Limit: 0."
+    )
+    header = [f"{what}, {_name(dtype)}" for dtype in LIMITS for what in ("values", "∂")]
+    return Table(title, ["density", *header], lines, failures)
 
 
 # Many dimensions: widths of the basis functions from 1e-3 to 1e3 times the support
@@ -528,6 +574,7 @@ def truncated_table(laws: Sequence[Law] = LAWS) -> Table:
 
 SECTIONS = {
     "accuracy": line_tables,
+    "edges": lambda: [edge_table()],
     "dimensions": lambda: [ball_table()],
     "kernel accuracy": kernel_tables,
     "truncated": lambda: [truncated_table()],

@@ -17,6 +17,7 @@ from .numerics.gaussian_interval import negligible_distance
 from .numerics.special import normal_density
 from .numerics.spline import nonzero_splines, spline_energy
 from .numerics.validation import (
+    LARGEST_POWER,
     as_tensors,
     in_eager,
     is_plain_cpu_tensor,
@@ -42,6 +43,8 @@ Interval = tuple[float, float]
 
 # Panels on an axis, at least, and functions on an axis for each, by which derivatives are taken.
 _PANELS, _FUNCTIONS = 8, 2
+# Axes and number of the monomials of a basis.
+_MOST_AXES, _MOST_MONOMIALS = 1000, 10**6
 
 
 def _tensors(**values: Values) -> tuple[Tensor, ...]:
@@ -319,7 +322,8 @@ class Polynomial(Basis):
             monomial. Derivatives of monomials follow from it.
 
     Raises:
-        ValueError: A negative degree, or `ndim` below 1.
+        ValueError: A degree that is no integer from 0 to 170, `ndim` none from 1 to 1000, or more
+            than a million monomials.
 
     Examples:
         >>> Polynomial(3)(torch.tensor(2.0))
@@ -333,9 +337,12 @@ class Polynomial(Basis):
 
     def __init__(self, degree: int, ndim: int | None = None) -> None:
         super().__init__()
-        require_integer("degree", degree, 0)
+        require_integer("degree", degree, 0, LARGEST_POWER)
         if ndim is not None:
-            require_integer("ndim", ndim, 1)
+            require_integer("ndim", ndim, 1, _MOST_AXES)
+        if (count := math.comb(degree + (ndim or 1), degree)) > _MOST_MONOMIALS:
+            rule = f"have at most {_MOST_MONOMIALS} monomials"
+            raise ValueError(f"degree and ndim must {rule}, got {degree} and {ndim}: {count}")
         self.degree = degree
         self.ndim = ndim
         self.event_shape = Size([ndim] if ndim else [])

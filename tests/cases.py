@@ -91,7 +91,7 @@ FAMILIES = [
     ],
     _learned("BetaGaussian", sf.BetaGaussian, 2, "expect-GaussianRBF"),
     Family("Triangular", sf.Triangular, _power(1, 2.0), compiled=("jit", "icdf")),
-    *[_powers("BetaLaplace", sf.BetaLaplace, 1, alpha) for alpha in (1.5, math.inf)],
+    *[_powers("BetaLaplace", sf.BetaLaplace, 1, alpha) for alpha in (1.5, 3.0, math.inf)],
     _learned("BetaLaplace", sf.BetaLaplace, 1, "expect-BSpline"),
     Family(
         "LocationScale-quartic",

@@ -133,7 +133,7 @@ def test_expand_copies_nothing_and_changes_nothing(case: Case) -> None:
     assert q.sample((3,)).shape == (3, *shape, *p.event_shape)
     assert q.escort(1.0).batch_shape == shape
     assert q.expand((2, *shape)).batch_shape == (2, *shape)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(ValueError, match="batch_shape must be what .* expands to, got"):
         q.expand((3, *p.batch_shape))
 
 

@@ -94,6 +94,7 @@ def test_limits_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     far = accuracy.kernel_tables([0.2], [1.0], [(2.0, True)], 2)[1].failures
     assert "α = 2, inside: value, float64" in far
     assert accuracy.ball_table([2], [1.5, 3.0], [0.1]).failures == []
+    assert accuracy.edge_table(10**4, 10**4).failures == []
 
 
 def test_errors_are_not_larger_than_recorded_ones(

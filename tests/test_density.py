@@ -114,6 +114,54 @@ def test_breakpoints_may_be_learned() -> None:
     assert torch.autograd.gradcheck(mean, edge)
 
 
+# Integrals of the first are infinite, of the next too slow for float64.
+TAILS: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
+    "level": (lambda t: 0 * t, 0.0),
+    "rising": (torch.log, 0.0),
+    "1/t": (lambda t: -torch.log1p(t), 0.0),
+    "1/(t log t)": (lambda t: -(t * t.log()).log(), 2.0),
+    "1/sqrt(t)": (lambda t: -0.5 * torch.log1p(t), 0.0),
+    "overflows": (lambda t: -0.5 * torch.log1p(t.square()), 0.0),
+    "t**-1.01": (lambda t: -1.01 * t.log(), 1.0),
+    "1/(t log(t)**2)": (lambda t: -(t * t.log().square()).log(), 2.0),
+}
+
+
+@pytest.mark.parametrize("name", TAILS)
+def test_tails_without_an_integral_are_refused(name: str) -> None:
+    function, start = TAILS[name]
+    for f, ends in (
+        (function, (start, math.inf)),
+        (lambda t: function(-t), (-math.inf, -start)),
+        (lambda t: function(t.abs() + start), (-math.inf, math.inf)),
+    ):
+        with pytest.raises(ValueError, match=r"log_prob must be .*got"):
+            Density(f, *ends, [0.0])
+
+
+@pytest.mark.parametrize("power", [1.05, 1.5, 4.0])
+def test_tails_of_powers_have_their_mass(power: float) -> None:
+    p = Density(lambda t: -power * t.log(), 1.0, math.inf)
+    assert p._log_mass.exp().item() == pytest.approx(1 / (power - 1), rel=1e-9)
+
+
+@pytest.mark.parametrize("ends", [(0.0, 1.0), (0.0, math.inf), (-math.inf, math.inf)])
+@pytest.mark.parametrize("widths", [(1e-4, 1e-4), (3e-4, 1e-4)])
+def test_peaks_at_breakpoints(widths: tuple[float, float], ends: tuple[float, float]) -> None:
+    laws = [stats.norm(loc, width) for loc, width in zip((0.1, 0.9), widths, strict=True)]
+
+    def log_prob(t: Tensor) -> Tensor:
+        parts = [-0.5 * ((t - x.mean()) / x.std()) ** 2 - math.log(x.std()) for x in laws]
+        return torch.logaddexp(*parts)
+
+    p = Density(log_prob, *ends, [0.1, 0.9])
+    masses = [x.cdf(ends[1]) - x.cdf(ends[0]) for x in laws]
+    below = sum(x.cdf(0.5) - x.cdf(ends[0]) for x in laws) / sum(masses)
+    assert p.cdf(torch.tensor(0.5, dtype=DOUBLE)).item() == pytest.approx(below, rel=1e-10)
+    mass = math.sqrt(2 * math.pi) * sum(masses)
+    assert p._log_mass.exp().item() == pytest.approx(mass, rel=1e-10)
+
+
 test_bad_arguments_are_named = refused(
     [
         ((3.0, 0.0, 1.0), "log_prob must be a function of locations, got 3.0"),
@@ -126,6 +174,14 @@ test_bad_arguments_are_named = refused(
         ((lambda t: 9 * torch.sin(300 * t), 0.0, 1.0), "smooth between breakpoints"),
         ((lambda t: -1.5 * t.log(), 0.0, 1.0), "smooth between breakpoints"),
         ((torch.neg, 0.0, 1.0, ["left"]), r"breakpoints\[0\] must be a number or a tensor"),
+        ((torch.neg, 0.0, 1.0, 1.0), r"breakpoints must be a sequence, got 1\.0"),
     ],
     of=lambda arguments: Density(*arguments),
 )
+
+
+@pytest.mark.parametrize("name", [*dir(Density), "alpha", "_own"])
+def test_parameters_may_not_shadow_members(name: str) -> None:
+    if name not in ("low", "high", "log_prob"):  # which are arguments of the constructor
+        with pytest.raises(ValueError, match=f"parameters must have names .*, got '{name}'"):
+            Density(lambda t, **_: -t, 0.0, 1.0, **{name: 1.0})

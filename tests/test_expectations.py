@@ -14,6 +14,7 @@ import sparsefam as sf
 from sparsefam import BetaLaplace, LocationScale, SparseDistribution
 from sparsefam.bases import Basis, Fourier, GaussianRBF, Indicator, Polynomial
 from sparsefam.dispatch import _RULES, find_expect, register_expect
+from sparsefam.numerics.gaussian_interval import negligible_distance
 
 BOUND = {torch.float32: 2e-6, DOUBLE: 1e-11}
 
@@ -43,6 +44,43 @@ def test_gaussians_at_every_ratio_of_scale_to_width(case: Case, ratio: float) ->
     for dtype, bound in BOUND.items():
         found = moved(dtype).expect(GaussianRBF(centers.to(dtype), 1.0))
         assert apart(found, exact) < bound
+
+
+# Where a function, or what is integrated of the density, ends
+def means_and_slopes(r: Pieces, loc: float, scale: float) -> list[float]:
+    """E_p[N(t; 0, 1)] of a standard density that is moved, and its derivatives in loc and scale."""
+    cuts = (-39, -9.5, -6.5, -3, 0, 3, 6.5, 9.5, 39)
+    x, weights = r.smooth_rule([(z - loc) / scale for z in cuts])
+    z = loc + scale * x
+    mass = weights * r.densities(x) * np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
+    return [mass.sum(), -(mass * z).sum(), -(mass * z * x).sum()]
+
+
+@every_placed_scalar
+def test_functions_that_end_where_the_density_does(case: Case) -> None:
+    standard = Case(case.family, case.parameters | {"loc": 0.0, "scale": 1.0}, case.name)
+    (r,) = standard.references
+
+    def found(numbers: Tensor) -> Tensor:
+        leaves = standard.leaves(numbers.dtype)
+        leaves |= dict(zip(("loc", "scale"), numbers.clone().requires_grad_(), strict=True))
+        value = case.family.make(**leaves).expect(GaussianRBF([0.0], 1.0).to(numbers.dtype))
+        slopes = torch.autograd.grad(value.sum(), (leaves["loc"], leaves["scale"]))
+        return torch.stack([value.squeeze(-1), *slopes], -1).detach().double()
+
+    for dtype, bound in BOUND.items():
+        torch.manual_seed(0)
+        draws = torch.rand(5, 20000, dtype=dtype)
+        side, other = draws[:2].round() * 2 - 1
+        scale, beside = torch.exp(4 * draws[2] - 1), 10 ** (-9 * draws[3]) * (draws[4] - 0.5)
+        cut = negligible_distance(scale) * (1 + beside)
+        numbers = torch.stack(
+            [(side * standard(dtype).generator.reach() * scale + other * cut), scale]
+        )
+        values, few = found(numbers), numbers.T[:100].tolist()
+        assert (values - found(numbers.double())).abs().amax() < bound
+        exact = torch.tensor([means_and_slopes(r, *pair) for pair in few], dtype=DOUBLE)
+        torch.testing.assert_close(values[:100], exact, rtol=0, atol=bound)
 
 
 # What is not a closed form

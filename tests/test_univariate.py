@@ -207,7 +207,7 @@ test_bad_arguments_are_named = refused(
         (lambda: P.expect(3), "psi must be a basis or a callable, got 3"),
         (lambda: P.generalized_covariance(torch.cos, Polynomial(1)), "phi must be a basis"),
         (lambda: P.escort("a"), "beta must be a finite number or a tensor, got 'a'"),
-        (lambda: P.quadrature(1.5), "order must be an integer at least 1, got 1.5"),
+        (lambda: P.quadrature(1.5), "order must be an integer from 1 to 10000, got 1.5"),
         (lambda: sf.LocationScale(0.0, 1.0, lambda x: x.sum()), "g must be a callable on tensors"),
         (lambda: sf.scores.LocationScale(0.0, 1.0, None), "g must be a callable on tensors"),
         (lambda: sf.TruncatedParabola(10**400, 1.0), "loc must be in the range of torch.float32,"),

@@ -17,7 +17,13 @@ from ..bases import Basis
 from ..distributions import SparseDistribution
 from ..numerics.distributed import Group
 from ..numerics.least_squares import add_event_dims
-from ..numerics.validation import broadcasts_to, in_eager, is_count, require_integer
+from ..numerics.validation import (
+    broadcasts_to,
+    in_eager,
+    is_count,
+    is_finite_number,
+    require_integer,
+)
 from ..supports import Domain, box_of
 from .local import LocalScore, SplitScore
 from .masks import (
@@ -244,7 +250,7 @@ class ContinuousAttention(nn.Module):
             self.register_buffer("alpha", alpha)
         else:
             self.alpha = alpha
-        require_integer("ndim", ndim, 1)
+        require_integer("ndim", ndim, 1, 1000)
         if basis is None:
             box = box_of("domain", (0.0, 1.0) if domain is None else domain, ndim)
             # No less than float32, as halves are rounded at the end.
@@ -296,7 +302,7 @@ class ContinuousAttention(nn.Module):
         self._has_attended = False
         self._first_scale, scales = layer_scale, None
         if layer_scale is not None:
-            if not isinstance(layer_scale, Real) or not 0 < layer_scale < inf:
+            if not is_finite_number(layer_scale) or layer_scale <= 0:
                 rule = "layer_scale must be None, or positive and finite"
                 raise ValueError(f"{rule}, got {layer_scale!r}")
             scales = nn.Parameter(torch.empty(embed_dim, device=device, dtype=dtype))
@@ -329,7 +335,7 @@ class ContinuousAttention(nn.Module):
         if self.out_proj.bias is not None:
             nn.init.zeros_(self.out_proj.bias)
         if self.layer_scale is not None and self._first_scale is not None:
-            nn.init.constant_(self.layer_scale, self._first_scale)
+            nn.init.constant_(self.layer_scale, float(self._first_scale))
         if isinstance(self.alpha, LearnedAlpha):
             self.alpha.reset_parameters()
 

@@ -11,6 +11,7 @@ from torch.distributions.constraints import Constraint
 from torch.types import _size
 
 from ..bases import Basis
+from ..numerics.validation import require_shape
 from ..supports import WithAtoms
 from .base import SparseDistribution
 
@@ -85,6 +86,10 @@ class MixedDistribution(SparseDistribution):
         within = mass * torch.where(mass > 0, part.mean, 0.0)
         return (log_masses.exp() * atoms).sum(0) + within
 
+    def _known_moment(self, n: int, centre: Tensor) -> Tensor:
+        within = self._part()[0]._moment_about(n, centre.double())
+        return self._total((self._atoms()[0] - centre) ** n, within)
+
     def entropy(self) -> Tensor:
         """Shannon entropy (*batch) of the masses of atoms and of the density elsewhere.
 
@@ -121,7 +126,8 @@ class MixedDistribution(SparseDistribution):
         """
         if torch.is_grad_enabled() and not self.has_rsample:
             raise NotImplementedError("rsample needs a support of one interval: use sample")
-        return self._draw(self.base.rsample, sample_shape).to(self.alpha.dtype)
+        shape = require_shape("sample_shape", sample_shape)
+        return self._draw(self.base.rsample, shape).to(self.alpha.dtype)
 
     def _draw(self, draw: Callable[[_size], Tensor], sample_shape: _size) -> Tensor:
         """Draw samples from those that a method of the base draws."""

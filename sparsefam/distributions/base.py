@@ -15,10 +15,13 @@ from ..bases import Basis
 from ..dispatch import find_expect
 from ..numerics.deformed import expm1_ratio
 from ..numerics.validation import (
+    LARGEST_ORDER,
     broadcast_shapes,
     in_eager,
     map_tensors,
     require,
+    require_integer,
+    require_power,
     require_shape,
     require_tensor,
 )
@@ -119,6 +122,7 @@ class SparseDistribution(Summaries):
             RuntimeError: A kernel density of vectors that is much narrower than its nodes are
                 apart.
         """
+        sample_shape = require_shape("sample_shape", sample_shape)
         with torch.no_grad():
             known = self._known_draws(sample_shape)
             drawn: Tensor = super().sample(sample_shape) if known is None else known
@@ -173,13 +177,14 @@ class SparseDistribution(Summaries):
             (*batch, N) for a basis, (*batch, *shape) for a callable.
 
         Raises:
-            ValueError: `psi` no basis of such locations and no callable, or waves that vary too
-                fast for the order.
+            ValueError: `psi` no basis of such locations and no callable, waves that vary too fast
+                for the order, or an order that is no positive integer up to 10,000.
 
         References:
             Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 15.
         """
         self._check_function(psi)
+        require_integer("order", order, 1, LARGEST_ORDER)
         rule = find_expect(type(self), type(psi))
         result: Tensor = NotImplemented if rule is None else rule(self, psi)
         if result is not NotImplemented:
@@ -224,6 +229,7 @@ class SparseDistribution(Summaries):
             Nonnegative, of the shape of `expect(psi)`.
         """
         self._check_function(psi)
+        require_integer("order", order, 1, LARGEST_ORDER)
         if (known := self._known_error(psi, order)) is not None:
             return known
         rough, fine = (
@@ -277,9 +283,9 @@ class SparseDistribution(Summaries):
         """Return the density with its batch expanded to `batch_shape`, without copying memory.
 
         Raises:
-            ValueError: Not a sequence of sizes.
+            ValueError: Not a sequence of sizes, or not one to which the batch expands.
         """
-        shape = require_shape("batch_shape", batch_shape)
+        shape = require_shape("batch_shape", batch_shape, self.batch_shape)
         return self._with_parameters(shape, lambda x, event: x.expand(shape + event))
 
     def __getitem__(self, index: Any) -> Self:
@@ -571,6 +577,7 @@ class SoftmaxDistribution(SparseDistribution):
         Raises:
             ValueError: `beta` other than 1.
         """
+        require_power(beta, self.batch_shape)
         fits = torch.as_tensor(1.0 if beta is None else beta) == 1
         rule = f"1 for a {type(self).__name__}, whose other escorts have no closed form"
         require(fits, "beta", rule, beta)

@@ -102,6 +102,11 @@ class BaseMeasure:
         self.factors = [
             map_tensors(factor, _constant, _validate_args=False) for factor in _factors(base, dim)
         ]
+        # Whether log densities are infinite at the lower and the upper end of each factor.
+        self.poles = [
+            [math.isfinite(x) and bool(self.log_factor(d, torch.tensor(x)).isinf()) for x in ends]
+            for d, ends in enumerate(map(self.bounds, range(dim)))
+        ]
 
     def log_density(self, t: Tensor) -> Tensor:
         """Return the log density at t (..., D), -inf off the support."""

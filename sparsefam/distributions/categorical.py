@@ -143,7 +143,7 @@ class SparseCategorical(SparseDistribution):
         Raises:
             ValueError: `beta` neither a number nor a tensor, or not finite.
         """
-        require_power(beta)
+        require_power(beta, self.batch_shape)
         power = 2 - self.alpha if beta is None else beta
         power = torch.as_tensor(power, dtype=self.probs.dtype, device=self.probs.device)
         log_p = self._log_probs()

@@ -19,7 +19,6 @@ from .line import (
     DoubleExponential,
     IntegratedDistribution,
     Line,
-    clamp,
     matters,
 )
 
@@ -63,13 +62,15 @@ class Density(IntegratedDistribution):
             peaks. Those outside of the interval have no effect.
         validate_args: As in torch.distributions.
         parameters: Further tensors (*batch), which `log_prob` receives by name in float64 and the
-            density has as attributes. Gradients reach them, and `expand` and indices apply to them,
-            unlike to tensors that the function contains.
+            density has as attributes, so that no name may be one of its own, such as `mean`.
+            Gradients reach them, and `expand` and indices apply to them, unlike to tensors that the
+            function contains.
 
     Raises:
         ValueError: `log_prob` not callable, or its values NaN or of another shape; a parameter not
-            finite; `low` not below `high`, or an infinite tensor; no mass, or one that is infinite
-            or for which two rules differ; shapes that do not broadcast.
+            finite, or named like a member of densities; `low` not below `high`, or an infinite
+            tensor; no mass, or one that is infinite, for which two rules differ, or of which 1e-9
+            lies too far out for float64; shapes that do not broadcast.
 
     Examples:
         >>> rate = torch.tensor([1.0, 4.0], requires_grad=True)
@@ -99,9 +100,16 @@ class Density(IntegratedDistribution):
     ) -> None:
         if not callable(log_prob):
             raise ValueError(f"log_prob must be a function of locations, got {log_prob!r}")
+        for name in parameters:
+            if name.startswith("_") or name == "alpha" or hasattr(type(self), name):
+                rule = "have names that are none of a density's own"
+                raise ValueError(f"parameters must {rule}, got {name!r}")
         self._function = log_prob
         self._is_open = tuple(isinstance(x, Real) and math.isinf(x) for x in (low, high))
-        places = {f"breakpoints[{i}]": x for i, x in enumerate(breakpoints)}
+        try:
+            places = {f"breakpoints[{i}]": x for i, x in enumerate(breakpoints)}
+        except TypeError:
+            raise ValueError(f"breakpoints must be a sequence, got {breakpoints!r}") from None
         given = {"low": low, "high": high, **parameters, **places}
         tensors = dict(zip(given, broadcast_arguments(**given), strict=True))
         self.low, self.high = tensors["low"], tensors["high"]
@@ -116,6 +124,7 @@ class Density(IntegratedDistribution):
         self._places = columns[..., 1:].double()
         super().__init__(self.low.shape, validate_args=validate_args)
         if self._validate_args:
+            require(~self._places.isnan(), "breakpoints", "numbers", self._places)
             ends = {"low": self.low, "high": self.high}
             require(self.low < self.high, "low", "below high", ends)
             for end, is_open in zip(ends.items(), self._is_open, strict=True):
@@ -129,7 +138,9 @@ class Density(IntegratedDistribution):
 
     def _require_mass(self, line: Coordinate) -> None:
         with torch.no_grad():
-            mass, nodes = self._own_mass, self._between(line, _ORDER, self._find_cuts(line))[0]
+            mass = self._own_mass
+            cuts: Any = self._find_cuts(line)
+            nodes, weights = self._between(line, _ORDER, cuts)
             number = ~self._values(nodes).isnan()
             require(number, "log_prob", "a number, or -inf, between low and high", "NaN")
             rule = "positive between low and high, with a finite integral"
@@ -137,6 +148,14 @@ class Density(IntegratedDistribution):
             gap = (self._mass_by_quadrature(line, _LOWER_ORDER) - mass).abs()
             rule = f"smooth between breakpoints, with two rules for the mass closer than {_CLOSE}"
             require(gap <= _CLOSE, "log_prob", rule, gap)
+            # A density may matter where the coordinate ends, but not in the last subinterval.
+            rough: Any = line.rough
+            low, high = cuts[:-1] <= rough[0], cuts[1:] >= rough[-1]
+            last = (low & self._is_open[0]) | (high & self._is_open[1])
+            terms = (weights * self._density(nodes)).unflatten(0, (-1, _ORDER)).sum(1)
+            rule = f"integrable, with less than {_CLOSE} of the mass where float64 ends"
+            fades = torch.where(last, terms, 0.0).sum(0) <= _CLOSE
+            require(fades, "the exponential of log_prob", rule, mass.exp())
 
     def _place_coordinate(self) -> None:
         """Find out where the density matters, which the coordinate is placed by."""
@@ -172,10 +191,24 @@ class Density(IntegratedDistribution):
         # The ends, and the breakpoints between them.
         low, high = (line.onto(end) for end in self._ends())
         places = self._places.movedim(-1, 0)
-        places = clamp(line.onto(places), low, high) if len(places) else places
+        if len(places):  # one that coincides with an end moves with it
+            places = line.onto(places)
+            places = torch.where(places < high, torch.where(places > low, places, low), high)
         edges = [low.unsqueeze(0), places.sort(dim=0).values, high.unsqueeze(0)]
         line.rough, line.steps = torch.cat(edges), _STEPS
         return line
+
+    @staticmethod
+    def _edges(line: Coordinate) -> Tensor:
+        """Return ends and breakpoints in coordinates, and what lies halfway between two of these.
+
+        Between two peaks at breakpoints the density may not matter.
+        """
+        edges: Any = line.rough
+        if len(edges) == 2:
+            return edges
+        middles = (edges[:-1] + edges[1:]) / 2
+        return torch.cat([torch.stack([edges[:-1], middles], 1).flatten(0, 1), edges[-1:]])
 
     def _ends(self) -> tuple[Tensor, Tensor]:
         return self.low.double(), self.high.double()
@@ -186,7 +219,7 @@ class Density(IntegratedDistribution):
         The density of the coordinate counts, or of the location if the `power` of the slope is 0.
         """
         line = self._line
-        edges: Any = line.rough
+        edges = self._edges(line)
 
         def height(y: Tensor) -> Tensor:
             t, slope = line.locations(y)
@@ -197,7 +230,7 @@ class Density(IntegratedDistribution):
         return torch.stack(found, -1).movedim(0, -2)
 
     def _find_cuts(self, line: Coordinate, fine: bool = True) -> Tensor:
-        edges: Any = line.rough
+        edges = self._edges(line)
         first, last = self._region.movedim(-2, 0).unbind(-1)
         matter = first < last
         first, last = (
@@ -207,7 +240,7 @@ class Density(IntegratedDistribution):
         # What does not matter is empty, at the first end so that it moves with that.
         start = torch.where(matter, first, math.inf).amin(0)
         first, last = (torch.where(matter, end, start) for end in (first, last))
-        share = first.new_tensor(_SHARES)
+        share = first.new_tensor(_SHARES if len(first) == 1 else _SHARES[::2])
         share = share.reshape(-1, *(1,) * self.low.dim())
         cuts = first.unsqueeze(1) + (last - first).unsqueeze(1) * share
         return torch.cat([cuts[:, :-1], last.unsqueeze(1)], 1).flatten(0, 1).sort(dim=0).values
@@ -259,8 +292,12 @@ class Density(IntegratedDistribution):
     def _moment(self, name: str, n: int, terms: Tensor) -> Tensor:
         """Return a moment, infinite where the last terms towards an infinite end matter."""
         value, sizes = terms.sum(0), terms.detach().abs()
-        outer = [sizes[i] for i, is_open in zip((0, -1), self._is_open, strict=True) if is_open]
+        # Subintervals may be empty.
+        ends = [
+            x for x, is_open in zip((sizes, sizes.flip(0)), self._is_open, strict=True) if is_open
+        ]
+        outer = [x.gather(0, (x > 0).int().argmax(0, keepdim=True)) for x in ends]
         if not outer:
             return value
-        exists = torch.stack(outer).amax(0) < _CLOSE * sizes.sum(0)
+        exists = torch.cat(outer).amax(0) < _CLOSE * sizes.sum(0)
         return torch.where(exists, value, math.inf)

@@ -284,7 +284,7 @@ class TruncatedPower(Generator):
 
     def escort_alpha(self, beta: Tensor | float | None) -> Tensor | float:
         """Return the alpha of the member with exponent m beta, a number if both are numbers."""
-        require_power(beta)
+        require_power(beta, self.alpha.shape)
         rule = "such that the escort's exponent beta/(alpha - 1) is at least 0"
         m = self.exponent
         if not isinstance(m, Tensor) and not isinstance(beta, Tensor):
@@ -477,7 +477,7 @@ class ExponentialPower(Generator):
 
     def escort_factor(self, beta: Tensor | float | None) -> Tensor:
         """Return what the escort multiplies the scale by, or raise if `beta` is not positive."""
-        require_power(beta)
+        require_power(beta, self.alpha.shape)
         power = torch.as_tensor(
             1.0 if beta is None else beta, dtype=self.alpha.dtype, device=self.alpha.device
         )

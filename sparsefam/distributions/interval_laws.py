@@ -618,12 +618,14 @@ class Law(NamedTuple):
         a, b, w = self.standardize(*self.ends(low, high))
         flip = a + b < 0
         a, b = torch.where(flip, -b, a), torch.where(flip, -a, b)
-        z, square = a.clamp_min(0), self.name == "normal"
+        # By one condition: at the mode itself both sides would move with the end.
+        past, square = a < 0, self.name == "normal"
+        z = torch.where(past, 0.0, a)
         # Where the exponent is _DEPTH.
         last = torch.full_like(z, _DEPTH)
         if square:
             last = (2 * _DEPTH / (z + (z.square() + 2 * _DEPTH).sqrt())).detach()
-        lengths = torch.stack([torch.where(a < 0, b, w), -a.clamp(max=0)])
+        lengths = torch.stack([torch.where(past, b, w), torch.where(past, -a, 0.0)])
         lengths = torch.minimum(lengths, last).unsqueeze(1)
         y, rule = (x.reshape(-1, *(1,) * z.dim()) for x in gauss_legendre(_NODES, z))
         u = lengths * ((1 + y) / 2)

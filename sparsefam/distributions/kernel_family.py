@@ -317,10 +317,7 @@ class KernelDistribution(SparseDistribution):
         return (self._log_mass - self._share * s.batched(mean)) / self.alpha
 
     def entropy(self) -> Tensor:
-        r"""Return Shannon's entropy $-\int p \log p\,dt$ (*batch).
-
-        Accurate to 1e-6 only where the base's log density is singular at an end of its support.
-        """
+        r"""Return Shannon's entropy $-\int p \log p\,dt$ (*batch)."""
         s = self._solution
         power, offsets = s.power, s.offsets_on(s.mesh)
         if power.is_exponential:
@@ -328,9 +325,10 @@ class KernelDistribution(SparseDistribution):
         else:
             logs = sum_nodes(integrals(offsets, s.measure_on(s.mesh), power, ("log",))[0])
         relative = s.batched(s.Z.log() - power.factor_of_log * logs / s.Z)
-        log_base = s.mesh.base.log_density(s.mesh.nodes).unsqueeze(-1)
+        mesh = s.mesh.graded()
+        log_base = mesh.base.log_density(mesh.nodes).unsqueeze(-1)
         log_base = torch.where(log_base.isinf(), 0.0, log_base)
-        return relative - s.means(log_base, s.mesh).squeeze(-1).to(relative.dtype)
+        return relative - s.means(log_base, mesh).squeeze(-1).to(relative.dtype)
 
     # Escorts
 
@@ -525,7 +523,7 @@ class KernelExp(KernelDistribution):
         """
         if beta is None:
             return self
-        require_power(beta)
+        require_power(beta, self.batch_shape)
         power = torch.as_tensor(beta, dtype=self.weights.dtype, device=self.weights.device)
         require(torch.isfinite(power) & (power >= 0), "beta", "finite and not negative", beta)
         score = self._with_weights(power.unsqueeze(-1) * self.weights)
@@ -632,7 +630,7 @@ class KernelEscort(KernelDistribution):
 
 def _is_one(beta: Tensor | float | None) -> bool:
     """Return whether the power of an escort is 1; a ValueError unless it is one number or None."""
-    require_power(beta)
+    require_power(beta, Size())
     if isinstance(beta, Tensor) and beta.numel() != 1:
         raise ValueError(f"beta must be one number for a kernel family, got {beta}")
     return beta is not None and float(beta) == 1

@@ -39,6 +39,8 @@ _OVERLAP = 48.0
 _COMPARED, _SAME = 16, 1e-6
 # Steps of refinement at most, and steps that may bring nothing before errors count as rounding.
 _MOST_STEPS, _PATIENCE = 24, 4
+# The ratio of subintervals towards an end at which the log density of the base is infinite.
+_GRADES = 0.25
 # The ratio of an error to its bound below which an error that does not fall is rounding.
 _ROUGH = 1e4
 
@@ -152,6 +154,24 @@ class KernelMesh:
         if found.shape != kept.shape:
             return False
         return bool(((found - kept).abs() <= _SAME * kept.abs().amax()).all())
+
+    def graded(self) -> "KernelMesh":
+        """Return the mesh with cuts towards ends at which the base's log density is infinite.
+
+        It is the mesh itself if there is none, or if there would be too many nodes.
+        """
+        if not any(map(any, self.base.poles)):
+            return self
+        axes = []
+        for own, (below, above) in zip(self.axes, self.base.poles, strict=True):
+            breaks = own.breaks
+            shares = _GRADES ** torch.arange(1, 25).to(breaks)
+            lower = breaks[0] + (breaks[1] - breaks[0]) * shares[: 24 * below]
+            upper = breaks[-1] - (breaks[-1] - breaks[-2]) * shares[: 24 * above]
+            axes.append(own.cut(torch.cat([lower, upper])))
+        if math.prod(axis.size for axis in axes) > MOST_NODES:
+            return self
+        return replace(KernelMesh.of_axes(axes, self.base, self.tolerance), is_wide=self.is_wide)
 
     def with_order(self, order: int) -> "KernelMesh":
         """Return the mesh, halved until each axis has as many nodes; itself if it has."""

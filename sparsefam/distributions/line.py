@@ -10,7 +10,7 @@ from torch.types import _size
 from ..bases import Basis, Stack
 from ..numerics.quadrature import gauss_legendre, graded, sort_cuts
 from ..numerics.roots import attach_root_gradient, increasing_root
-from ..numerics.validation import require_integer
+from ..numerics.validation import LARGEST_ORDER, require_integer
 from ..supports import entries_of
 from .base import SoftmaxDistribution, SparseDistribution
 from .interval_laws import Law
@@ -316,7 +316,7 @@ class LineDistribution(SoftmaxDistribution):
         inner = [(k + 0.07) / count for k in range(1, count)]
         share = low.new_tensor([0.0, *inner, 1.0])
         cuts = first + (last - first) * share.reshape(-1, *(1,) * low.dim())
-        return torch.cat([cuts, clamp(places, first, last)]).sort(dim=0).values
+        return _join(cuts, places)
 
     def _breakpoints(self) -> Tensor:
         return self._cuts()
@@ -460,7 +460,7 @@ class LineDistribution(SoftmaxDistribution):
 
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
         r"""Nodes and weights (Q, *batch) with $\sum_q w_q g(t_q) \to E_p[g]$."""
-        require_integer("order", order, 1)
+        require_integer("order", order, 1, LARGEST_ORDER)
         nodes, weights = self._rule(order // 2)
         return nodes.to(self.alpha.dtype), weights.to(self.alpha.dtype)
 
@@ -705,7 +705,13 @@ def clamp(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 
 def _join(cuts: Tensor, more: Tensor) -> Tensor:
-    """Return cuts (J, ...) and other cuts that lie between them, in ascending order."""
+    """Return cuts (J, ...) and other cuts, moved between them, in ascending order.
+
+    The first and the last stay so: one that only coincides with an end does not move with it.
+    """
     more = clamp(more, cuts[0], cuts[-1])
     shape = torch.broadcast_shapes(cuts.shape[1:], more.shape[1:])
-    return torch.cat([x.expand(len(x), *shape) for x in (cuts, more)]).sort(dim=0).values
+    first, inner, last, more = (
+        x.expand(len(x), *shape) for x in (cuts[:1], cuts[1:-1], cuts[-1:], more)
+    )
+    return torch.cat([first, torch.cat([inner, more]).sort(dim=0).values, last])

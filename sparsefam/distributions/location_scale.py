@@ -136,7 +136,7 @@ class LocationScale(SymmetricDistribution):
         Raises:
             ValueError: `beta` other than 0 and 1: powers of this density are not in the family.
         """
-        require_power(beta)
+        require_power(beta, self.batch_shape)
         if beta is None or beta == 0:
             half = self.generator.edge * self.scale
             return BetaGaussian(self.loc, half, math.inf, validate_args=self._validation)

@@ -232,10 +232,7 @@ class _LogOdds(LineDistribution):
 
     def _log_q(self, t: Tensor) -> Tensor:
         log_a, log_b, log_c = self.a.log(), self.b.log(), (self.a + self.b).log()
-        both = torch.log1p(torch.exp(-t.abs()))
-        return self.log_density(
-            t.clamp(max=0) - both - log_a + log_c, -t.clamp_min(0) - both - log_b + log_c
-        )
+        return self.log_density(logsigmoid(t) - log_a + log_c, logsigmoid(-t) - log_b + log_c)
 
     def log_share(self, t: Tensor, upper: Tensor) -> Tensor:
         """Return the logarithm of the mass below, or above, locations, also in far tails."""
@@ -294,5 +291,5 @@ def _log_ratio(t: Tensor, mean: Tensor, end: Tensor) -> Tensor:
 
 def _from_odds(s: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """Return the location from the nearer end."""
-    size = (high - low) * torch.sigmoid(-s.abs())
+    size = (high - low) * torch.sigmoid(torch.where(s < 0, s, -s))  # unlike abs, with a slope at 0
     return torch.where(s < 0, low + size, high - size)

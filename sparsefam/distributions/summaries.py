@@ -8,7 +8,7 @@ from pyro.distributions import TorchDistribution
 from torch import Size, Tensor
 from torch.types import _size
 
-from ..numerics.validation import require, require_integer
+from ..numerics.validation import LARGEST_POWER, broadcast_arguments, require, require_integer
 from ..supports import IntervalUnion
 from .highest_density import highest_density, mass_above
 
@@ -188,12 +188,11 @@ class Summaries(TorchDistribution):
         """Return the ends of intervals, after the checks of the method of this name."""
         self._require_numbers(name)
         own: Any = self
-        ends = [x if isinstance(x, Tensor) else torch.full_like(self.alpha, x) for x in (a, b)]
+        low, high, _ = broadcast_arguments(a=a, b=b, density=self.alpha)
         if self._validate_args:
-            for end, place in zip("ab", ends, strict=True):
+            for end, place in zip("ab", (low, high), strict=True):
                 own._validate_sample(place, end)
-            require(ends[0] <= ends[1], "a", "at most b", tuple(ends))
-        low, high = torch.broadcast_tensors(*ends)
+            require(low <= high, "a", "at most b", (low, high))
         return low, high
 
     def interval_prob(self, a: Tensor | float, b: Tensor | float) -> Tensor:
@@ -204,7 +203,7 @@ class Summaries(TorchDistribution):
             b: Upper ends.
 
         Raises:
-            ValueError: `a` above `b`.
+            ValueError: `a` above `b`, one that is no number, or shapes that do not broadcast.
             NotImplementedError: A density of vectors.
         """
         return self._interval(*self._interval_ends("interval_prob", a, b))
@@ -219,7 +218,7 @@ class Summaries(TorchDistribution):
             b: Upper ends.
 
         Raises:
-            ValueError: `a` above `b`.
+            ValueError: `a` above `b`, one that is no number, or shapes that do not broadcast.
             NotImplementedError: A density of vectors.
         """
         return self._log_interval(*self._interval_ends("log_interval_prob", a, b))
@@ -274,15 +273,18 @@ class Summaries(TorchDistribution):
         is not determined.
 
         Args:
-            n: The order, from 1.
+            n: The order, from 1 to 170.
             central: Whether the moment is that about the mean.
 
         Raises:
-            ValueError: `n` not a positive integer; a kernel family without that moment.
+            ValueError: `n` no integer from 1 to 170, `central` no bool; a kernel family without
+                that moment.
             NotImplementedError: A density of vectors.
         """
         self._require_numbers("moment")
-        require_integer("n", n, 1)
+        require_integer("n", n, 1, LARGEST_POWER)
+        if not isinstance(central, bool):
+            raise ValueError(f"central must be True or False, got {central!r}")
         if not central:
             return self._moment_about(n, torch.zeros_like(self.alpha))
         return self._central_moment(n)
@@ -310,13 +312,16 @@ class Summaries(TorchDistribution):
             mass: In (0, 1), a number or (*batch).
 
         Raises:
-            ValueError: `mass` outside (0, 1).
+            ValueError: `mass` outside (0, 1), or of another shape.
             NotImplementedError: A density of vectors.
         """
         self._require_numbers("highest_density")
-        level = torch.as_tensor(mass, dtype=self.alpha.dtype, device=self.alpha.device)
+        level, _ = broadcast_arguments(mass=mass, density=self.alpha)
         require((level > 0) & (level < 1), "mass", "in (0, 1)", mass)
-        level = level.expand(self.batch_shape)
+        if level.shape != self.batch_shape:
+            shape = tuple(self.batch_shape)
+            raise ValueError(f"mass must be a number or of shape {shape}, got {tuple(level.shape)}")
+        level = level.to(self.alpha.dtype)
         if (known := self._known_highest_density(level)) is not None:
             return known
         p = self._to_float64() or self

@@ -117,11 +117,12 @@ def _gaussians(p: Any, centers: Tensor, widths: Tensor) -> Tensor:
     share, rule = (x.reshape(-1, *(1,) * h.dim()) for x in smooth_unit_rule(order, p.loc))
     total = torch.zeros_like(h)
     for (x0, z0, cut0), (x1, z1, cut1) in pairwise(ends):
+        # Each coordinate between its own ends: one by the length of the other may pass the edge.
+        density = torch.exp(p.generator.log_density(x0 + (x1 - x0) * share))
+        gauss = torch.exp(-0.5 * (z0 + (z1 - z0) * share).square())
         # The length in z only where the Gaussian ends: between edges of a density that is narrow
         # because alpha is near 1, z hardly changes.
         length = torch.where((h > 1) & (cut0 | cut1), (z1 - z0) / h.clamp_min(1), x1 - x0)
-        density = torch.exp(p.generator.log_density(x0 + length * share))
-        gauss = torch.exp(-0.5 * (z0 + length * h * share).square())
         total = total + length * (rule * density * gauss).sum(0)
     return (total / (w * math.sqrt(2 * math.pi))).movedim(0, -1)
 
@@ -135,14 +136,15 @@ def _overlap(offset: Tensor, h: Tensor, reach: Tensor | float) -> list[_Point]:
     cut = 9.5 if offset.dtype == torch.float64 else 6.5
     half = reach * h
     reach = reach * torch.ones_like(h)
-    empty = (offset + half <= -cut) | (offset - half >= cut)
+    first, last = ((end - offset.detach()) / h.detach() for end in (-cut, cut))
+    empty = (last <= -reach) | (first >= reach)
     centre = (torch.zeros_like(offset), offset, torch.zeros_like(empty))
     ends = []
-    for sign in (-1, 1):
-        inner = (sign * offset + half > cut) & ~empty
+    # By the numbers that x takes: an end of neither would not move.
+    for sign, inner in ((-1, first > -reach), (1, last < reach)):
+        inner = inner & ~empty
         # Replaced before the division, whose derivative overflows.
         x = torch.where(inner, sign * cut - offset, 0.0) / torch.where(inner, h, 1.0)
-        x = torch.minimum(torch.maximum(x, -reach), reach)
         gaussian = (x, torch.full_like(offset, sign * cut), inner)
         end = _choose(inner, gaussian, (sign * reach, offset + sign * half, inner))
         ends.append(_choose(empty, centre, end))

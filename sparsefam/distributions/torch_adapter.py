@@ -7,7 +7,7 @@ from typing import Any, ClassVar, cast
 import pyro.distributions
 import torch
 from torch import Size, Tensor
-from torch.distributions import Distribution, Independent, constraints
+from torch.distributions import Distribution, Gamma, Independent, constraints
 from torch.distributions.constraints import Constraint
 from torch.types import _size
 
@@ -211,6 +211,11 @@ def tail_index(p: Any) -> Tensor | float:
     return p.df2 / 2 if name == "FisherSnedecor" else math.inf
 
 
+def _has_gamma(p: object) -> bool:
+    """Return whether torch's distribution function has no derivative in a concentration."""
+    return p is not None and (isinstance(p, Gamma) or _has_gamma(getattr(p, "base_dist", None)))
+
+
 def cuts_of(p: Any) -> Tensor:
     """Return locations (*batch, J), in any order, between which a density is smooth.
 
@@ -412,7 +417,7 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
             spread = (0.5 * torch.exp(-top)).clamp(1e-9, 1e9)
             if self.ends == (None, None):
                 step = spread / 64
-                fall = top - (self.base.log_prob(centre + torch.stack([-step, step]))).amin(0)
+                fall = top - self.base.log_prob(centre + torch.stack([-step, step])).mean(0)
                 curved = step / (2 * fall).sqrt()
                 spread = torch.where(curved < spread, curved, spread)
             known = self._known("stddev")
@@ -459,9 +464,13 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
     def _known_cdf(self, value: Tensor) -> Tensor | None:
         low, high = self._ends()
         inside = (low < value) & (value < high)
-        known = self._known("cdf", torch.where(inside, value, self._inside()))
+        t = torch.where(inside, value, self._inside())
+        known = self._known("cdf", t)
         if known is None:
             return None
+        if known.requires_grad and _has_gamma(self.base):
+            share = self._share_by_rule(t, torch.zeros_like(inside))
+            known = known.detach() + (share - share.detach())
         return torch.where(inside, known, (value >= high).to(known.dtype))
 
     def _formula_of_tail(self, value: Tensor, upper: Tensor) -> Tensor | None:

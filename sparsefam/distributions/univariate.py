@@ -11,7 +11,12 @@ from torch.types import _size
 from typing_extensions import Self
 
 from ..bases import Basis
-from ..numerics.validation import broadcast_arguments, require, require_integer
+from ..numerics.validation import (
+    LARGEST_ORDER,
+    broadcast_arguments,
+    require,
+    require_integer,
+)
 from ..supports import Interval, IntervalUnion, RealLine, finite, positive_finite
 from .base import StandardizedDistribution
 from .support_quadrature import covariance_on_support
@@ -105,11 +110,11 @@ class SymmetricDistribution(StandardizedDistribution):
 
     def _known_tail(self, value: Tensor, upper: Tensor, log: bool) -> Tensor:
         x, inside = self._standardize(value)
+        x = torch.where(upper, -x, x)
         if log:
-            log_tail = self.generator.log_cdf(torch.where(x < 0, x, -x))
-            return torch.where(inside, log_tail, -math.inf)
+            return torch.where(inside, self.generator.log_cdf(x), -math.inf)
         outside = ((value < self.loc) == upper).to(x.dtype)
-        return torch.where(inside, self.generator.cdf(torch.where(upper, -x, x)), outside)
+        return torch.where(inside, self.generator.cdf(x), outside)
 
     @property
     def _symmetric_about(self) -> Tensor:
@@ -166,7 +171,7 @@ class SymmetricDistribution(StandardizedDistribution):
         Gauss-Legendre rules on both halves of the support, after a change of variable that resolves
         the edges.
         """
-        require_integer("order", order, 1)
+        require_integer("order", order, 1, LARGEST_ORDER)
         x, weights = self.generator.rule(order)
         return self.loc + self.scale * x, weights
 

@@ -15,6 +15,9 @@ from torch.autograd import forward_ad
 from torch.distributions import Distribution, Transform
 
 __all__ = [
+    "LARGEST_ORDER",
+    "LARGEST_POWER",
+    "LARGEST_SIZE",
     "NO_FORWARD_MODE",
     "NO_SECOND_DERIVATIVE",
     "as_tensors",
@@ -45,6 +48,11 @@ __all__ = [
 
 _PLAIN, _FLOATING = (Tensor, nn.Parameter), (torch.float32, torch.float64)
 _REMEDY = "add a small multiple of the identity, or model the subspace that the data span"
+# The largest size of an axis and of all together, and the largest power whose moments float64 holds
+# for every family: those of Laplace's density are factorials.
+LARGEST_SIZE, LARGEST_POWER = 2**63 - 1, 170
+# Nodes of a Gauss rule, which takes seconds to make.
+LARGEST_ORDER = 10_000
 # So many entries of an argument are shown in messages.
 _SHOWN = 6
 # A tuple, since torch 2.8 does not compile isinstance of a union.
@@ -272,8 +280,8 @@ def broadcasts_to(shape: Size, batch: Size | tuple[int, ...]) -> bool:
 
 
 def is_count(x: object) -> bool:
-    """Return whether something is a positive integer."""
-    return isinstance(x, Integral) and not isinstance(x, bool) and int(x) >= 1
+    """Return whether something is a positive integer that sizes can be."""
+    return isinstance(x, Integral) and not isinstance(x, bool) and 1 <= int(x) <= LARGEST_SIZE
 
 
 def is_finite_number(x: object) -> bool:
@@ -281,11 +289,12 @@ def is_finite_number(x: object) -> bool:
     return isinstance(x, Real) and -sys.float_info.max <= x <= sys.float_info.max  # type: ignore[operator]
 
 
-def require_integer(name: str, value: object, least: int, most: float = math.inf) -> None:
+def require_integer(name: str, value: object, least: int, most: int = LARGEST_SIZE) -> None:
     """Raise ValueError unless a value is an integer from `least` to `most`."""
     integral = isinstance(value, Integral) and not isinstance(value, bool)
     if not integral or not least <= int(value) <= most:  # type: ignore[call-overload]
-        rule = f"at least {least}" if most == math.inf else f"from {least} to {most}"
+        small = most == LARGEST_SIZE and not (integral and int(value) > most)  # type: ignore[call-overload]
+        rule = f"at least {least}" if small else f"from {least} to {most}"
         raise ValueError(f"{name} must be {'' if integral else 'an integer '}{rule}, got {value!r}")
 
 
@@ -295,20 +304,32 @@ def require_tensor(name: str, value: object) -> None:
         raise ValueError(f"{name} must be a tensor, got {type(value).__name__}")
 
 
-def require_shape(name: str, value: Any) -> Size:
-    """Return a shape, or raise ValueError unless a value is a sequence of sizes from 0."""
+def require_shape(name: str, value: Any, of: Size | None = None) -> Size:
+    """Return a shape, or raise ValueError unless a value is a sequence of sizes from 0.
+
+    A tensor of the shape `of` must expand to it.
+    """
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
         return Size(value)  # sizes may be symbols
     integral = isinstance(value, Sequence) and all(isinstance(x, Integral) for x in value)
     if not integral or any(x < 0 for x in value):
         raise ValueError(f"{name} must be a sequence of sizes, integers from 0, got {value!r}")
+    if math.prod(value) > LARGEST_SIZE:
+        raise ValueError(f"{name} must have a product up to {LARGEST_SIZE}, got {value!r}")
+    if of is not None and not broadcasts_to(of, tuple(value)):
+        raise ValueError(f"{name} must be what {tuple(of)} expands to, got {value!r}")
     return Size(value)
 
 
-def require_power(beta: object) -> None:
+def require_power(beta: object, batch_shape: Size) -> None:
     """Raise ValueError unless the power of an escort is None, a finite number or finite tensor."""
     if isinstance(beta, Tensor):
         require(torch.isfinite(beta), "beta", "finite", beta)
+        try:
+            broadcast_shapes(beta.shape, batch_shape)
+        except RuntimeError:
+            rule = f"broadcast with batch shape {tuple(batch_shape)}"
+            raise ValueError(f"beta must {rule}, got shape {tuple(beta.shape)}") from None
     elif beta is not None and not is_finite_number(beta):
         raise ValueError(f"beta must be a finite number or a tensor, got {beta!r}")
 
