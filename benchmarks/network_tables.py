@@ -21,14 +21,16 @@ class Answers:
     """Accuracies in % of planned runs that are known, by task, model and seed."""
 
     def __init__(self, results: Results, runs: Sequence[Run]) -> None:
-        self._found = {(x.task, x.model, x.seed): results.get(x.key) for x in runs}
-        self.tasks = [x for x in dict.fromkeys(x.task for x in runs) if x != light_curves.NAME]
-        self.models = [x for x in NAMES if any(x == y.model and y.task in self.tasks for y in runs)]
+        known = [x for x in runs if x.key in results]
+        self._found = {(x.task, x.model, x.seed): results[x.key] for x in known}
+        self.tasks = [x for x in dict.fromkeys(x.task for x in known) if x != light_curves.NAME]
+        self.models = [
+            x for x in NAMES if any(x == y.model and y.task in self.tasks for y in known)
+        ]
 
     def of(self, task: str, model: str) -> dict[int, dict[str, Any]]:
         """Return the results by seed."""
-        keys = [k for k, x in self._found.items() if k[:2] == (task, model) and x]
-        return {k[2]: self._found[k] for k in keys}  # type: ignore[misc]
+        return {k[2]: x for k, x in self._found.items() if k[:2] == (task, model)}
 
     def values(
         self, task: str, model: str, sampling: str, measure: str = "accuracy"

@@ -4,9 +4,10 @@ All networks see the same frames for the same seed, take the same number of step
 readout. First `--select` chooses rate and size of each model on parts of training sets and writes
 networks_settings.json; then runs test networks with these settings.
 
-Every run that ends is appended to `--results`, and runs that are there are not repeated, so the
-command may be stopped and started again. Use another file when the package has changed. Two
-minutes: `--only GunPoint --seeds 1`. `--write` puts the tables into docs/networks.md.
+Every run that ends is appended to `--results`, networks_results.jsonl if left out, and runs that
+are there are not repeated: the command may be stopped and started again, and `--table --write` puts
+what is known into docs/networks.md. Use another file when the package has changed. Two minutes:
+`--only GunPoint --seeds 1 --results FILE`.
 
 PLAsTiCC needs a wheel that is read, not installed: see `--wheel`. So do the held-out sets, Trace
 and watch, which run only if `--only` names them, and have tables of their own.
@@ -16,7 +17,6 @@ import hashlib
 import json
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
@@ -99,7 +99,9 @@ SETTINGS_OF = {CONTENT: "quadratic", light_curves.LOCAL_BY_BAND: LOCAL}
 DECAY, CLIP, BATCH = 1e-2, 1.0, 100
 RATES, SIZES, LABELS = (3e-3, 1e-2), (0, 1), ("small", "large")
 SELECTION = "bursts, noise 0.5", "OSULeaf", "ItalyPowerDemand"
-SETTINGS = Path(__file__).with_name("networks_settings.json")
+SETTINGS, RESULTS = (
+    Path(__file__).with_name(f"networks_{x}") for x in ("settings.json", "results.jsonl")
+)
 STEPS = {light_curves.NAME: (600, 32)}
 FEW_STEPS = 300, 16
 
@@ -307,8 +309,7 @@ def main(arguments: list[str] | None = None) -> int:
     options.add_argument("--models", nargs="+", choices=NAMES, default=NAMES, metavar="MODEL")
     options.add_argument("--seeds", type=int, help="runs of each; 10, and 1 with --select")
     options.add_argument("--jobs", type=int, default=2, help="processes of one thread each")
-    default = Path(tempfile.gettempdir()) / "sparsefam-networks.jsonl"
-    options.add_argument("--results", type=Path, default=default, metavar="FILE")
+    options.add_argument("--results", type=Path, default=RESULTS, metavar="FILE")
     options.add_argument("--select", action="store_true", help="choose the settings, test nothing")
     options.add_argument("--table", action="store_true", help="train nothing, print what is known")
     options.add_argument("--wheel", default="", metavar="PATH", help=wheels.HELP)

@@ -37,7 +37,7 @@ from benchmarks import (
     sites,
 )
 from benchmarks.cases import CASES, OURS
-from benchmarks.classifiers import Continuous, DiscreteTwin, LinearRecurrence, LinearTwin
+from benchmarks.classifiers import HEADS, Continuous, DiscreteTwin, LinearRecurrence, LinearTwin
 from benchmarks.harness import Table, Worker
 from benchmarks.reference import ANY_ALPHA, CLOSED, LAWS, Family, ball_integrals, line_integrals
 from sparsefam.attention import LocalScore, Observed
@@ -261,7 +261,7 @@ def test_twins_are_what_they_are_called() -> None:
     density = score.density(
         score(torch.zeros(1, 1, 32)), 2.0, 1.0, Observed(GaussianRBF.grid(4, 0.1), queries=observed)
     )
-    values = torch.randn(5, 8, 12, 4)
+    values = torch.randn(5, HEADS, 12, 4)
     for make in (DiscreteTwin, LinearTwin):
         twin = make(0.06)
         offsets, widths = twin.taps()
