@@ -19,7 +19,7 @@ KINDS = [*((score, False) for score in SCORES), ("moments", True), ("quadratic",
 
 
 def make_layer(
-    score: str = "quadratic", combine: bool = False, alpha: Any = 2.0, **options: Any
+    score: Any = "quadratic", combine: bool = False, alpha: Any = 2.0, **options: Any
 ) -> Any:
     """A layer of two heads on four channels, in float64 and batch first."""
     ndim = options.get("ndim", 1)
@@ -43,7 +43,8 @@ def make_layer(
 
 def located(layer: Any) -> Any:
     """The layer, with queries spread over the domain where its score has to know where they are."""
-    layer.register_forward_pre_hook(locate_queries, with_kwargs=True)
+    if layer.score_proj.reads_positions:
+        layer.register_forward_pre_hook(locate_queries, with_kwargs=True)
     return layer
 
 
@@ -62,7 +63,7 @@ def spread(layer: Any, query: Tensor) -> dict[str, Tensor]:
     count = query.shape[0 if query.dim() == 2 or not layer.batch_first else 1]
     low, high = torch.tensor(layer._box, dtype=DOUBLE).T
     share = torch.arange(1, count + 1, dtype=DOUBLE).unsqueeze(-1) / (count + 1)
-    positions = (low + (high - low) * share).to(query.dtype)
+    positions = (low + (high - low) * share).to(query)
     return {"query_positions": positions.squeeze(-1) if layer.ndim == 1 else positions}
 
 

@@ -16,7 +16,7 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 import sparsefam
-from sparsefam.attention import LearnedAlpha, RidgeRegression
+from sparsefam.attention import LearnedAlpha, Readout, RidgeRegression
 from sparsefam.attention.memory import ContractingMemory, ForgettingMemory
 from sparsefam.bases import GaussianRBF
 from sparsefam.losses import ClassificationHead, FenchelYoungLoss, RegressionHead
@@ -25,7 +25,7 @@ from sparsefam.scores import Quadratic
 Answer = Callable[[nn.Module], Tensor]
 
 
-def _attention(score: str, ndim: int = 1, **options: Any) -> tuple[nn.Module, Answer]:
+def _attention(score: Any, ndim: int = 1, **options: Any) -> tuple[nn.Module, Answer]:
     torch.manual_seed(1)
     inputs = data(ndim=ndim)
     return make_layer(score, ndim=ndim, **options), lambda layer: layer(*inputs)[0]
@@ -73,6 +73,10 @@ def modules() -> Iterator[tuple[str, nn.Module, Answer]]:
     yield "ContractingMemory", *_memory(ContractingMemory)
     for score in SCORES:
         yield f"attention-{score}", *_attention(score)
+    yield "attention-split", *_attention([("local", 1), ("quadratic", 1)])
+    t = torch.linspace(0.05, 0.95, 20, dtype=DOUBLE).unsqueeze(0)
+    readout = Readout(2, RidgeRegression(GaussianRBF.grid(4, 0.2).to(DOUBLE)), learned=True)
+    yield "Readout", readout, lambda module, t=t: module(t, t.sin().unsqueeze(-1))
     yield "attention-plane", *_attention("quadratic", 2)
     yield "attention-combined", *_attention("quadratic", combine=True)
 

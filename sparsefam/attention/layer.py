@@ -228,7 +228,7 @@ class ContinuousAttention(nn.Module):
                 require_integer(name, size, 1)
             require_integer("head_dim", head_dim, 1)
         elif not (is_count(num_heads) and is_count(embed_dim)) or embed_dim % num_heads:
-            rule = "embed_dim must be a positive multiple of num_heads without head_dim"
+            rule = "embed_dim must be a positive multiple of num_heads"
             raise ValueError(f"{rule}, got {embed_dim} and {num_heads}")
         require_integer("kdim", kdim, 1)
         require_integer("vdim", vdim, 1)
