@@ -127,7 +127,7 @@ def draw(model: Encoder, test: Outlines, path: Path) -> None:
 def main(seeds: int = 10, steps: int = 300, out: Path = Path("demo")) -> None:
     """Train all networks with several seeds, at least two, which also change the points kept."""
     right: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    for seed in tqdm(range(seeds), "seeds"):
+    for seed in tqdm(range(seeds), "seeds", disable=None):
         generator = torch.Generator().manual_seed(seed)
         data, test = load("TRAIN", generator), load("TEST", generator)
         for kind in KINDS:
