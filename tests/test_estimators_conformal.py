@@ -61,6 +61,7 @@ CASES = [
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:X has columns of few distinct whole numbers")  # of ties
 @pytest.mark.filterwarnings("ignore:support_ holds only")  # the bandwidth is fixed
 @pytest.mark.filterwarnings("ignore:the density is zero at")  # of a poor fit
 @pytest.mark.parametrize(("draw", "settings"), CASES)
