@@ -22,7 +22,7 @@ from references import Kernel, gaussian, gaussians
 from torch import Tensor
 
 import sparsefam as sf
-from sparsefam.numerics.gaussian_interval import negligible_distance
+from sparsefam._numerics.gaussian_interval import negligible_distance
 
 from .cases import KernelCase, kernel_case
 from .harness import Table, parser, relative_error, run

@@ -1,4 +1,4 @@
-"""Fit the contours of `sparsefam.numerics.shared_contour`, or measure their errors.
+"""Fit the contours of `sparsefam._numerics.shared_contour`, or measure their errors.
 
 A contour is a hyperbola that serves a range of exponents and all supports whose half-axes are at
 most so many widths long. Its shape has the least error of expectations, relative to the largest one
@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from sparsefam.numerics.gaussian_contour import gaussians_by_pairs
-from sparsefam.numerics.shared_contour import (
+from sparsefam._numerics.gaussian_contour import gaussians_by_pairs
+from sparsefam._numerics.shared_contour import (
     CONTOURS,
     LEAST_EXPONENT,
     LOG_ZERO,

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 from torch._inductor.utils import fresh_cache
 
+from sparsefam._numerics.threads import one_thread
 from sparsefam.attention import ContinuousAttention, LearnedAlpha, LocalScore
 from sparsefam.bases import GaussianRBF
-from sparsefam.numerics.threads import one_thread
 
 from .harness import Table, parser, run
 

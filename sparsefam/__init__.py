@@ -4,8 +4,10 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from . import attention, bases, expectations, inference, losses, plotting, scores, supports
-from .dispatch import register_expect
+from . import _expectations as _expectations  # registers the closed forms
+from . import attention, bases, inference, losses, plotting, scores, supports
+from ._dispatch import find_expect, register_expect
+from ._prediction_map import rpm
 from .distributions import (
     BetaGaussian,
     BetaLaplace,
@@ -32,7 +34,6 @@ from .distributions import (
     bregman_divergence,
     tsallis_divergence,
 )
-from .prediction_map import rpm
 
 if TYPE_CHECKING:
     from . import estimators as estimators
@@ -73,7 +74,7 @@ __all__ = [
     "attention",
     "bases",
     "bregman_divergence",
-    "expectations",
+    "find_expect",
     "inference",
     "losses",
     "plotting",

@@ -12,11 +12,11 @@ from torch import Size, Tensor, nn
 from torch.nn.functional import pad
 from typing_extensions import Self
 
-from .numerics.dirichlet_energy import energy_scale, gaussian_energy, quadrature_energy
-from .numerics.gaussian_interval import negligible_distance
-from .numerics.special import normal_density
-from .numerics.spline import nonzero_splines, spline_energy
-from .numerics.validation import (
+from ._numerics.dirichlet_energy import energy_scale, gaussian_energy, quadrature_energy
+from ._numerics.gaussian_interval import negligible_distance
+from ._numerics.special import normal_density
+from ._numerics.spline import nonzero_splines, spline_energy
+from ._numerics.validation import (
     LARGEST_POWER,
     as_tensors,
     in_eager,

@@ -12,6 +12,10 @@ from torch.distributions import Categorical, Distribution
 from torch.nn.functional import softplus
 
 from . import distributions
+from ._numerics.deformed import log_beta
+from ._numerics.quadrature import line_integral
+from ._numerics.validation import broadcast_shapes, require, require_integer
+from ._prediction_map import rpm
 from .distributions import (
     BetaGaussian,
     BetaLaplace,
@@ -22,13 +26,9 @@ from .distributions import (
     SparseCategorical,
     SparseDistribution,
 )
-from .distributions.base_measure import Base
+from .distributions._kernel.base_measure import Base
+from .distributions._torch_adapter import cuts_of, to_float64
 from .distributions.kernel_family import KernelDistribution
-from .distributions.torch_adapter import cuts_of, to_float64
-from .numerics.deformed import log_beta
-from .numerics.quadrature import line_integral
-from .numerics.validation import broadcast_shapes, require, require_integer
-from .prediction_map import rpm
 from .scores import (
     AbsoluteDeviation,
     FeatureExpansion,

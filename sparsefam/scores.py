@@ -7,9 +7,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.distributions import Distribution
 
-from .bases import Basis
-from .feature_maps import BasisFeatures, FeatureMap, Kernel, KernelFeatures, require_weights
-from .numerics.validation import (
+from ._feature_maps import BasisFeatures, FeatureMap, Kernel, KernelFeatures, require_weights
+from ._numerics.validation import (
     broadcast_arguments,
     broadcast_location_scale,
     broadcast_shapes,
@@ -18,6 +17,7 @@ from .numerics.validation import (
     require,
     require_scale_tril,
 )
+from .bases import Basis
 
 __all__ = [
     "AbsoluteDeviation",

@@ -11,8 +11,8 @@ from torch.distributions import biject_to, constraints, transform_to
 from torch.distributions.constraints import Constraint
 from torch.distributions.transforms import LowerCholeskyTransform, Transform, identity_transform
 
-from .numerics.special import ball_to_space, space_to_ball, space_to_ball_log_det
-from .numerics.validation import (
+from ._numerics.special import ball_to_space, space_to_ball, space_to_ball_log_det
+from ._numerics.validation import (
     broadcast_arguments,
     broadcast_location_scale,
     broadcast_shapes,

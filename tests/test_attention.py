@@ -18,7 +18,7 @@ from torch.autograd import gradcheck
 
 from sparsefam import SparseDistribution
 from sparsefam.attention import ContinuousAttention, ForgettingMemory, LearnedAlpha, ValueFunction
-from sparsefam.attention.masks import AttentionMask
+from sparsefam.attention._masks import AttentionMask
 from sparsefam.bases import GaussianRBF
 
 every_kind = pytest.mark.parametrize(("score", "combine"), KINDS)

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 import sparsefam as sf
 from sparsefam.attention import context
-from sparsefam.attention.context import contexts
+from sparsefam.attention._context import contexts
 from sparsefam.bases import Basis, Fourier, GaussianRBF
-from sparsefam.distributions import line_gaussians
+from sparsefam.distributions._line import gaussians as line_gaussians
 
 HEADS, CHANNELS = 2, 3
 

@@ -10,10 +10,10 @@ from memory import allocated_megabytes
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
+from sparsefam._numerics.entmax import entmax
 from sparsefam.attention import ContinuousAttention, discrete
-from sparsefam.attention.discrete import attend
+from sparsefam.attention._discrete import attend
 from sparsefam.bases import GaussianRBF
-from sparsefam.numerics.entmax import entmax
 
 MIXED = torch.tensor([[1.3], [2.6]], dtype=DOUBLE)
 

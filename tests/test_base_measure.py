@@ -16,7 +16,7 @@ from torch import distributions as td
 
 from sparsefam import KernelDeformedExp, KernelExp
 from sparsefam.bases import GaussianRBF
-from sparsefam.distributions.base_measure import BaseMeasure
+from sparsefam.distributions._kernel.base_measure import BaseMeasure
 
 POINTS = np.array([0.25, 0.75])
 # Scores that grow, and scores that densities cut off.

@@ -13,7 +13,7 @@ from references import tanh_sinh
 from torch import Tensor
 
 from sparsefam import SparseDistribution, Truncated
-from sparsefam.distributions.torch_adapter import cuts_of
+from sparsefam.distributions._torch_adapter import cuts_of
 
 # Of a Beta density, quantiles may be ends where it is infinite.
 DRAWN = [

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from sparsefam import SparseDistribution
-from sparsefam.numerics.roots import increasing_root
+from sparsefam._numerics.roots import increasing_root
 
 
 def places(p: SparseDistribution) -> Tensor:

@@ -21,7 +21,7 @@ from examples.common import stale
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"\]\[(sparsefam[\w.]+)\]")
 # Modules of functions and classes that users meet, besides those that sparsefam itself names.
-MODULES = ("sparsefam", "sparsefam.dispatch", "sparsefam.distributions", "sparsefam.estimators")
+MODULES = ("sparsefam", "sparsefam.distributions", "sparsefam.estimators")
 BLOCK = re.compile(r"^(?P<indent> *)```python[^\n]*\n(?P<code>.*?)^(?P=indent)```", re.M | re.S)
 
 

@@ -11,15 +11,15 @@ from mpmath import mp
 from torch import Tensor
 
 from sparsefam import MultivariateBetaGaussian
-from sparsefam.distributions.divergences import _is_inside
-from sparsefam.numerics import quadrature
-from sparsefam.numerics.ellipsoid import (
+from sparsefam._numerics import quadrature
+from sparsefam._numerics.ellipsoid import (
     direction_rule,
     orthogonalize,
     radial_characteristic,
     radial_rule,
 )
-from sparsefam.numerics.quadrature import line_integral
+from sparsefam._numerics.quadrature import line_integral
+from sparsefam.distributions.divergences import _is_inside
 
 # On both sides of the switch at 1, and far out.
 SQUARES = [0.0, 1e-12, 1 - 2.0**-12, 1.0, 1 + 2.0**-12, 9.0, 1e4]

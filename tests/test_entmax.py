@@ -9,7 +9,7 @@ from cases import every_dtype
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from sparsefam.numerics.entmax import entmax
+from sparsefam._numerics.entmax import entmax
 
 
 def exactly(scores: Tensor, alpha: float) -> Tensor:

@@ -18,10 +18,10 @@ from sklearn.utils.estimator_checks import check_estimator
 from torch.distributions import Uniform, kl_divergence
 
 from sparsefam import KernelDeformedExp
-from sparsefam.distributions.base_measure import UniformOn
+from sparsefam._feature_maps import Gaussian
+from sparsefam.distributions._kernel.base_measure import UniformOn
 from sparsefam.estimators import SparseDensity
-from sparsefam.estimators.truncation import _cells, extreme_observations
-from sparsefam.feature_maps import Gaussian
+from sparsefam.estimators._truncation import _cells, extreme_observations
 from sparsefam.losses import fenchel_young
 from sparsefam.scores import KernelExpansion
 
@@ -304,7 +304,7 @@ def test_extremes_of_cells_come_with_the_weight_of_their_ties(
     for row, cell in zip(x.tolist(), np.stack(_cells((x + 6) / 12), 1).tolist(), strict=True):
         cells.setdefault(tuple(cell), []).append(tuple(row))
     due = np.array(sorted({end(rows) for rows in cells.values() for end in (min, max)}))
-    monkeypatch.setattr("sparsefam.estimators.data._SORTED", 700)
+    monkeypatch.setattr("sparsefam.estimators._data._SORTED", 700)
     found, total = extreme_observations(torch.from_numpy(x), torch.from_numpy(weight), box)
     np.testing.assert_array_equal(found.numpy(), due)
     sums = [weight[(x == row).all(1)].sum() for row in due]

@@ -16,7 +16,7 @@ from scipy.stats import binomtest, kstest
 from torch.distributions import Normal, Uniform
 
 from sparsefam import BetaGaussian, Mixture
-from sparsefam.distributions.base_measure import UniformOn
+from sparsefam.distributions._kernel.base_measure import UniformOn
 from sparsefam.estimators import SparseDensity, conformal_mass
 from sparsefam.estimators.conformal import _intervals
 

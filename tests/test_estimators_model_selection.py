@@ -12,7 +12,7 @@ from sklearn.neighbors import KernelDensity
 from torch.distributions import Uniform
 
 from sparsefam.estimators import BetaGaussianDensity, SparseDensity, quadratic_score, sparse_density
-from sparsefam.estimators.model_selection import held_out_loss
+from sparsefam.estimators._model_selection import held_out_loss
 
 SETTINGS: dict[str, Any] = {
     "inducing_points": np.linspace(0, 1, 8),

@@ -9,11 +9,11 @@ import torch
 from memory import allocated_megabytes
 from torch.distributions import Normal
 
-from sparsefam.distributions.kernel_mesh import KernelMesh
+from sparsefam._feature_maps import Gaussian
+from sparsefam.distributions._kernel.mesh import KernelMesh
 from sparsefam.estimators import SparseDensity
-from sparsefam.estimators.newton import Cells, Objective
+from sparsefam.estimators._newton import Cells, Objective
 from sparsefam.estimators.sparse_density import kernel_density
-from sparsefam.feature_maps import Gaussian
 
 EXACT = Cells(torch.zeros(1).double(), torch.tensor([[-torch.inf, torch.inf]]).double())
 TIES = np.repeat([0.0, 0.37, 1.0], [30, 50, 20])[:, None]

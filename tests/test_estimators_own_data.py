@@ -17,7 +17,7 @@ from sklearn.preprocessing import QuantileTransformer, StandardScaler
 from torch.distributions import Normal
 
 from sparsefam.estimators import BetaGaussianDensity, SparseDensity, quadratic_score
-from sparsefam.estimators.data import rounding_of
+from sparsefam.estimators._data import rounding_of
 
 RNG = np.random.default_rng(0)
 VISITS = RNG.negative_binomial(0.5, 0.5 / 3.4, 2250).astype(float)

@@ -12,9 +12,9 @@ from torch import Tensor
 
 import sparsefam as sf
 from sparsefam import BetaLaplace, LocationScale, SparseDistribution
+from sparsefam._dispatch import _RULES, find_expect, register_expect
+from sparsefam._numerics.gaussian_interval import negligible_distance
 from sparsefam.bases import Basis, Fourier, GaussianRBF, Indicator, Polynomial
-from sparsefam.dispatch import _RULES, find_expect, register_expect
-from sparsefam.numerics.gaussian_interval import negligible_distance
 
 BOUND = {torch.float32: 2e-6, DOUBLE: 1e-11}
 

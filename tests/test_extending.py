@@ -18,7 +18,7 @@ import test_battery_support as support
 from battery import BAD_VALUES, SINGLE, Case
 from test_docs import ROOT, blocks
 
-from sparsefam import dispatch
+from sparsefam import _dispatch as dispatch
 
 PAGE = ROOT / "docs" / "learn" / "extending.md"
 

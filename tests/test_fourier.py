@@ -10,9 +10,9 @@ from battery import DOUBLE, apart, of_dtype
 from torch import Tensor, nn
 
 import sparsefam as sf
+from sparsefam._numerics import fourier
 from sparsefam.bases import GaussianRBF
-from sparsefam.distributions import line_gaussians
-from sparsefam.numerics import fourier
+from sparsefam.distributions._line import gaussians as line_gaussians
 
 FAMILIES: dict[str, Callable[..., Any]] = {
     "parabola": sf.TruncatedParabola,

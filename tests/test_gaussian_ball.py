@@ -8,7 +8,7 @@ from references import Array, tanh_sinh
 from torch import Tensor
 
 from sparsefam import MultivariateBetaGaussian
-from sparsefam.numerics.gaussian_ball import gaussians_under_ball
+from sparsefam._numerics.gaussian_ball import gaussians_under_ball
 
 F32, F64 = torch.float32, torch.float64
 
@@ -109,7 +109,7 @@ def test_a_few_steps_find_the_saddle_of_hard_pairs(
     found = gaussians_under_ball(*inputs, m)
     peak = MultivariateBetaGaussian(*inputs[:2], 1 + 1 / m).log_prob(inputs[0]).exp()
     assert ((found >= 0) & (found <= peak)).all()
-    monkeypatch.setattr("sparsefam.numerics.gaussian_contour._steps_for", lambda dim: 40)
+    monkeypatch.setattr("sparsefam._numerics.gaussian_contour._steps_for", lambda dim: 40)
     exact = gaussians_under_ball(*inputs, m)
     # Float32 rounds exponents near -50, by an amount that depends on the processor.
     least = 1e-24 if dtype == F32 else 1e-30

@@ -16,7 +16,7 @@ from torch import distributions as td
 from torch.distributions import biject_to
 
 from sparsefam import SparseDistribution
-from sparsefam.distributions import kernel_vectors
+from sparsefam.distributions._kernel import vectors as kernel_vectors
 
 
 # Numbers

@@ -14,19 +14,19 @@ ROOT = Path(__file__).parents[1]
 # A module imports from its own layer and those above it in this list. A new module gets a place
 # here first.
 LAYERS = (
-    {"numerics"},
-    {"dispatch"},
-    {"supports", "feature_maps", "scores", "bases"},
+    {"_numerics"},
+    {"_dispatch"},
+    {"supports", "_feature_maps", "scores", "bases"},
     {"plotting"},
     {"distributions"},
-    {"prediction_map"},
-    {"expectations"},
+    {"_prediction_map"},
+    {"_expectations"},
     {"attention", "losses"},
     {"estimators", "inference"},
     {"__init__"},
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
-NUMERICS_USES = ("numpy", "scipy", "sparsefam.numerics", "torch")
+NUMERICS_USES = ("numpy", "scipy", "sparsefam._numerics", "torch")
 # What an import inside a function is for: packages that a user may not have, and their modules.
 OPTIONAL = ("matplotlib", "sklearn", "sparsefam.plotting")
 HEAVY = ("entmax", "matplotlib", "scipy.special", "scipy.stats", "sklearn", "triton")
@@ -74,7 +74,7 @@ def is_under(name: str, packages: tuple[str, ...]) -> bool:
 
 
 def part(module: str) -> str:
-    """The piece of the package a module belongs to: sparsefam.numerics.roots is in numerics."""
+    """The piece of the package a module belongs to: sparsefam._numerics.roots is in _numerics."""
     return [*module.split("."), "__init__"][1]
 
 
@@ -89,7 +89,7 @@ def test_imports_go_one_way() -> None:
         assert part(module) in RANK, f"{module} has no place in LAYERS"
         for name in in_package(imports(module)):
             assert RANK[part(name)] <= RANK[part(module)], f"{module} imports {name}"
-        for name in imports(module) if part(module) == "numerics" else ():
+        for name in imports(module) if part(module) == "_numerics" else ():
             known = is_under(name, NUMERICS_USES) or name.split(".")[0] in sys.stdlib_module_names
             assert known, f"{module} imports {name}"
         for name in imports(module) - imports(module, False):

@@ -13,7 +13,7 @@ from scipy import stats
 from torch.distributions import kl_divergence
 
 from sparsefam import ScaledBeta
-from sparsefam.numerics.special import digamma_excess
+from sparsefam._numerics.special import digamma_excess
 
 # low, high, mean, concentration: bells, a uniform one, infinite at ends, and steep ones.
 CASES = [

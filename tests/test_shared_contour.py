@@ -5,8 +5,8 @@ import torch
 from battery import one_graph
 from torch import Tensor
 
-from sparsefam.numerics import gaussian_contour, shared_contour
-from sparsefam.numerics.gaussian_ball import gaussians_under_ball
+from sparsefam._numerics import gaussian_contour, shared_contour
+from sparsefam._numerics.gaussian_ball import gaussians_under_ball
 
 F64 = torch.float64
 

@@ -15,7 +15,7 @@ from scipy.stats import norm
 from torch import Tensor
 
 import sparsefam as sf
-from sparsefam.numerics.deformed import log_beta
+from sparsefam._numerics.deformed import log_beta
 
 pytestmark = pytest.mark.usefixtures("double")
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from sparsefam.numerics.deformed import expm1_ratio, log1p_ratio, log_beta
-from sparsefam.numerics.special import (
+from sparsefam._numerics.deformed import expm1_ratio, log1p_ratio, log_beta
+from sparsefam._numerics.special import (
     characteristic,
     digamma_difference,
     log_ball_tail,

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from sparsefam.numerics.threads import one_thread
+from sparsefam._numerics.threads import one_thread
 
 
 def test_one_thread_while_any_function_needs_it() -> None:

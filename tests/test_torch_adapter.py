@@ -14,7 +14,7 @@ from torch import Tensor
 from torch import distributions as td
 
 from sparsefam import BetaGaussian, Laplace, Mixture, MultivariateNormal, Normal, Truncated, bases
-from sparsefam.distributions.torch_adapter import TorchUnivariate, intervals_of, wrap
+from sparsefam.distributions._torch_adapter import TorchUnivariate, intervals_of, wrap
 
 KNOWN = {
     "Beta": (td.Beta(number(2000.0), number(3000.0)), stats.beta(2000, 3000)),

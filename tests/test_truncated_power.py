@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparsefam.numerics import cells, normalizer
-from sparsefam.numerics.cells import positive_pieces, power_weights, rough_masses
-from sparsefam.numerics.deformed import Power
-from sparsefam.numerics.quadrature import gauss_legendre
-from sparsefam.numerics.truncated_power import sum_nodes
+from sparsefam._numerics import cells, normalizer
+from sparsefam._numerics.cells import positive_pieces, power_weights, rough_masses
+from sparsefam._numerics.deformed import Power
+from sparsefam._numerics.quadrature import gauss_legendre
+from sparsefam._numerics.truncated_power import sum_nodes
 
 LIKE = torch.zeros((), dtype=torch.float64)
 PAIR = ("power", "lowered")

@@ -10,7 +10,7 @@ from cases import every_dtype
 from torch import Tensor
 
 import sparsefam as sf
-from sparsefam.numerics.validation import (
+from sparsefam._numerics.validation import (
     broadcast_location_scale,
     cholesky_factor,
     is_plain_cpu_tensor,

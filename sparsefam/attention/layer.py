@@ -13,20 +13,19 @@ import torch
 from torch import Size, Tensor, nn
 from typing_extensions import Self
 
-from ..bases import Basis
-from ..distributions import SparseDistribution
-from ..numerics.distributed import Group
-from ..numerics.least_squares import add_event_dims
-from ..numerics.validation import (
+from .._numerics.distributed import Group
+from .._numerics.least_squares import add_event_dims
+from .._numerics.validation import (
     broadcasts_to,
     in_eager,
     is_count,
     is_finite_number,
     require_integer,
 )
+from ..bases import Basis
+from ..distributions import SparseDistribution
 from ..supports import Domain, box_of
-from .local import LocalScore, SplitScore
-from .masks import (
+from ._masks import (
     AttentionMask,
     allowed_by,
     check_finite,
@@ -39,6 +38,7 @@ from .masks import (
     require_all,
     to_single,
 )
+from .local import LocalScore, SplitScore
 from .regression import RidgeRegression, default_basis
 from .scores import (
     AttentionScore,

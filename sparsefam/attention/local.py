@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from .._numerics.validation import is_count
 from ..bases import Basis, GaussianRBF
 from ..distributions import (
     BetaGaussian,
@@ -18,9 +19,8 @@ from ..distributions import (
     Normal,
     SparseDistribution,
 )
-from ..distributions.line_gaussians import distinct, shifted_contexts
-from ..numerics.validation import is_count
-from .masks import full_precision, to_single
+from ..distributions._line.gaussians import distinct, shifted_contexts
+from ._masks import full_precision, to_single
 from .scores import (
     AttentionScore,
     Dimensions,

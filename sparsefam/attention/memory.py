@@ -6,11 +6,11 @@ from numbers import Real
 import torch
 from torch import Size, Tensor, nn
 
+from .._numerics.roots import increasing_root
+from .._numerics.validation import require_integer
 from ..distributions import SparseDistribution
-from ..distributions.torch_adapter import dtype_of
-from ..numerics.roots import increasing_root
-from ..numerics.validation import require_integer
-from .masks import check_mask, check_shape, require_all
+from ..distributions._torch_adapter import dtype_of
+from ._masks import check_mask, check_shape, require_all
 from .normal_equations import NormalEquations, check_equations
 from .regression import RidgeRegression
 from .value_function import ValueFunction

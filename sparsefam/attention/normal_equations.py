@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Size, Tensor
 
-from ..numerics.validation import differentiable_once
-from .masks import check_shape, require_all
+from .._numerics.validation import differentiable_once
+from ._masks import check_shape, require_all
 
 __all__ = ["NormalEquations", "check_equations", "gcv_penalty"]
 

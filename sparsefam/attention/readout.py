@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from .._numerics.validation import require_integer
 from ..distributions import BetaGaussian
-from ..numerics.validation import require_integer
 from .regression import RidgeRegression
 
 __all__ = ["Readout"]

@@ -12,10 +12,8 @@ from torch import Size, Tensor, nn
 from torch.distributions import Distribution
 from torch.nn.functional import pad
 
-from ..bases import Basis, BSpline, GaussianRBF
-from ..distributions import SparseDistribution
-from ..numerics.distributed import Group, process_group, sum_over_ranks
-from ..numerics.least_squares import (
+from .._numerics.distributed import Group, process_group, sum_over_ranks
+from .._numerics.least_squares import (
     add_event_dims,
     add_sums,
     band_sums,
@@ -26,9 +24,11 @@ from ..numerics.least_squares import (
     split_rows,
     zero_masked,
 )
-from ..numerics.validation import in_eager, require_integer
+from .._numerics.validation import in_eager, require_integer
+from ..bases import Basis, BSpline, GaussianRBF
+from ..distributions import SparseDistribution
 from ..supports import Box, Domain, box_of
-from .masks import (
+from ._masks import (
     allowed_by,
     check_finite,
     check_mask,

@@ -5,11 +5,11 @@ from numbers import Real
 
 from torch import Tensor
 
+from .._numerics.validation import require, require_integer
+from .._prediction_map import rpm
 from ..distributions import SparseDistribution
-from ..numerics.validation import require, require_integer
-from ..prediction_map import rpm
 from ..scores import BasisExpansion
-from .masks import check_tensor
+from ._masks import check_tensor
 from .value_function import ValueFunction
 
 __all__ = ["retrieve"]

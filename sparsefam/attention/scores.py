@@ -15,6 +15,18 @@ from torch.distributions import Distribution
 from torch.nn import functional
 from torch.quasirandom import SobolEngine
 
+from .._feature_maps import (
+    BasisFeatures,
+    FeatureMap,
+    Gaussian,
+    Kernel,
+    KernelFeatures,
+    kernel_matrix,
+)
+from .._numerics.entmax import require_finite_index
+from .._numerics.quadrature import constant
+from .._numerics.validation import in_eager, is_count, require, require_integer
+from .._prediction_map import rpm
 from ..bases import Basis
 from ..distributions import (
     BetaGaussian,
@@ -26,21 +38,9 @@ from ..distributions import (
     Normal,
     SparseDistribution,
 )
-from ..distributions.base_measure import uniform_box
-from ..distributions.kernel import find_mesh
-from ..distributions.kernel_mesh import KernelMesh
-from ..feature_maps import (
-    BasisFeatures,
-    FeatureMap,
-    Gaussian,
-    Kernel,
-    KernelFeatures,
-    kernel_matrix,
-)
-from ..numerics.entmax import require_finite_index
-from ..numerics.quadrature import constant
-from ..numerics.validation import in_eager, is_count, require, require_integer
-from ..prediction_map import rpm
+from ..distributions._kernel.base_measure import uniform_box
+from ..distributions._kernel.mesh import KernelMesh
+from ..distributions._kernel.solution import find_mesh
 from ..scores import (
     BasisExpansion,
     FeatureExpansion,
@@ -50,9 +50,9 @@ from ..scores import (
     Quadratic,
 )
 from ..supports import Box
-from .context import contexts
-from .discrete import attend
-from .masks import AttentionMask, full_precision, to_single
+from ._context import contexts
+from ._discrete import attend
+from ._masks import AttentionMask, full_precision, to_single
 
 __all__ = [
     "AttentionScore",

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..bases import Basis, BSpline
 from ..distributions import SparseDistribution
-from .masks import check_real, check_shape, check_tensor, full_precision
+from ._masks import check_real, check_shape, check_tensor, full_precision
 
 __all__ = ["ValueFunction", "features_of", "has_bands"]
 

@@ -1,5 +1,6 @@
 """Densities, each a torch and a Pyro distribution."""
 
+from ._generators import Generator, QuadratureGenerator
 from .base import SparseDistribution
 from .beta_gaussian import BetaGaussian, TruncatedParabola
 from .beta_laplace import BetaLaplace, Triangular
@@ -28,6 +29,7 @@ __all__ = [
     "Censored",
     "Density",
     "EllipticalDistribution",
+    "Generator",
     "Hurdle",
     "KernelDeformedExp",
     "KernelDistribution",
@@ -38,6 +40,7 @@ __all__ = [
     "MultivariateBetaGaussian",
     "MultivariateNormal",
     "Normal",
+    "QuadratureGenerator",
     "ScaledBeta",
     "SparseCategorical",
     "SparseDistribution",

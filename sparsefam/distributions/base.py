@@ -11,10 +11,9 @@ from torch.types import _size
 from torch.utils.checkpoint import checkpoint
 from typing_extensions import Self
 
-from ..bases import Basis
-from ..dispatch import find_expect
-from ..numerics.deformed import expm1_ratio
-from ..numerics.validation import (
+from .._dispatch import find_expect
+from .._numerics.deformed import expm1_ratio
+from .._numerics.validation import (
     LARGEST_ORDER,
     broadcast_shapes,
     in_eager,
@@ -25,10 +24,11 @@ from ..numerics.validation import (
     require_shape,
     require_tensor,
 )
+from ..bases import Basis
 from ..scores import LogDensity, Score
-from .generators import Generator
-from .summaries import Summaries
-from .support_quadrature import expect_on_support, require_resolved
+from ._generators import Generator
+from ._line.symmetric import expect_on_support, require_resolved
+from ._summaries import Summaries
 
 __all__ = [
     "BatchIndexError",

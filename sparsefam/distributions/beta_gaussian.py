@@ -8,11 +8,11 @@ from torch import Tensor
 from torch.distributions import constraints
 from typing_extensions import Self
 
-from ..numerics.gaussian_interval import Profile
-from ..numerics.validation import broadcast_arguments, require
+from .._numerics.gaussian_interval import Profile
+from .._numerics.validation import broadcast_arguments, require
 from ..scores import Quadratic
 from ..supports import finite, positive_finite
-from .generators import Parabola, TruncatedPower, exponent_of, unvalidated
+from ._generators import Parabola, TruncatedPower, exponent_of, unvalidated
 from .univariate import SymmetricDistribution
 
 __all__ = [

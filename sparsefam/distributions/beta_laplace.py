@@ -6,8 +6,8 @@ from torch import Tensor
 from typing_extensions import Self
 
 from ..scores import AbsoluteDeviation
+from ._generators import Cone
 from .beta_gaussian import PowerDistribution
-from .generators import Cone
 from .univariate import SymmetricDistribution
 
 __all__ = ["BetaLaplace", "Triangular"]

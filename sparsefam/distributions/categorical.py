@@ -10,8 +10,8 @@ from torch.distributions import Distribution, constraints
 from torch.distributions.constraints import Constraint
 from torch.types import _size
 
-from ..numerics.deformed import log_beta
-from ..numerics.validation import broadcast_shapes, require, require_power
+from .._numerics.deformed import log_beta
+from .._numerics.validation import broadcast_shapes, require, require_power
 from ..scores import Finite
 from .base import SparseDistribution
 

@@ -10,11 +10,11 @@ from torch.distributions import Distribution, constraints
 from torch.distributions.constraints import Constraint
 from torch.types import _size
 
-from ..numerics.quadrature import sort_cuts
-from ..numerics.validation import require
-from .atoms import MixedDistribution
-from .line import clamp
-from .torch_adapter import (
+from .._numerics.quadrature import sort_cuts
+from .._numerics.validation import require
+from ._atoms import MixedDistribution
+from ._line.engine import clamp
+from ._torch_adapter import (
     TorchUnivariate,
     exact_base,
     intervals_of,

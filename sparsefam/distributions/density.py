@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 
-from ..numerics.validation import broadcast_arguments, require
+from .._numerics.validation import broadcast_arguments, require
 from ..supports import Interval, IntervalUnion, RealLine, finite
-from .line import (
+from ._line.engine import (
     COARSE,
     EVEN,
     Coordinate,

@@ -12,11 +12,19 @@ from torch import Tensor
 from torch import distributions as td
 from torch.distributions import Distribution, Independent, kl_divergence, register_kl
 
-from ..numerics.deformed import expm1_ratio
-from ..numerics.ellipsoid import direction_rule
-from ..numerics.quadrature import graded_rule, line_integral, weighted_sum
-from ..numerics.validation import broadcast_shapes, in_eager
+from .._numerics.deformed import expm1_ratio
+from .._numerics.ellipsoid import direction_rule
+from .._numerics.quadrature import graded_rule, line_integral, weighted_sum
+from .._numerics.validation import broadcast_shapes, in_eager
 from ..supports import IntervalUnion
+from ._torch_adapter import (
+    cuts_of,
+    dtype_of,
+    intervals_of,
+    is_discrete,
+    is_unbounded,
+    to_float64,
+)
 from .base import SparseDistribution
 from .beta_gaussian import BetaGaussian
 from .categorical import SparseCategorical
@@ -25,14 +33,6 @@ from .kernel_family import KernelDistribution
 from .mixture import Mixture, log_weights, separate_cuts
 from .normal import Laplace, Normal
 from .scaled_beta import ScaledBeta
-from .torch_adapter import (
-    cuts_of,
-    dtype_of,
-    intervals_of,
-    is_discrete,
-    is_unbounded,
-    to_float64,
-)
 from .univariate import SymmetricDistribution
 
 __all__ = ["bregman_divergence", "tsallis_divergence"]

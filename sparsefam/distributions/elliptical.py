@@ -12,9 +12,8 @@ from torch.distributions.constraints import Constraint
 from torch.types import _size
 from typing_extensions import Self
 
-from ..bases import Basis
-from ..numerics.ellipsoid import REPLICATES, direction_rule, radial_count
-from ..numerics.validation import (
+from .._numerics.ellipsoid import REPLICATES, direction_rule, radial_count
+from .._numerics.validation import (
     broadcast_arguments,
     broadcast_location_scale,
     cholesky_factor,
@@ -23,11 +22,12 @@ from ..numerics.validation import (
     require_scale_tril,
     require_shape,
 )
+from ..bases import Basis
 from ..scores import MultivariateQuadratic
 from ..supports import Ellipsoid, finite_scale_tril, finite_vector
+from ._covariance import elliptical_covariance
+from ._generators import Gaussian, Parabola, alpha_of, exponent_of, unvalidated
 from .base import StandardizedDistribution
-from .covariance import elliptical_covariance
-from .generators import Gaussian, Parabola, alpha_of, exponent_of, unvalidated
 
 __all__ = [
     "EllipticalDistribution",

@@ -10,9 +10,9 @@ from torch.distributions import Distribution, constraints
 from torch.distributions.constraints import Constraint
 from torch.types import _size
 
-from .atoms import MixedDistribution
-from .summaries import log_positive
-from .torch_adapter import exact_base, intervals_of
+from ._atoms import MixedDistribution
+from ._summaries import log_positive
+from ._torch_adapter import exact_base, intervals_of
 
 __all__ = ["Hurdle"]
 

@@ -12,26 +12,26 @@ from torch.distributions.utils import lazy_property
 from torch.types import _size
 from typing_extensions import Self
 
-from ..bases import Basis
-from ..feature_maps import BasisFeatures, FeatureMap, Kernel, KernelFeatures
-from ..numerics.deformed import Power, expm1_ratio
-from ..numerics.truncated_power import integrals, sum_nodes
-from ..numerics.validation import (
+from .._feature_maps import BasisFeatures, FeatureMap, Kernel, KernelFeatures
+from .._numerics.deformed import Power, expm1_ratio
+from .._numerics.truncated_power import integrals, sum_nodes
+from .._numerics.validation import (
     broadcast_arguments,
     require,
     require_integer,
     require_power,
     require_shape,
 )
+from ..bases import Basis
 from ..scores import BasisExpansion, FeatureExpansion, KernelExpansion
 from ..supports import IntervalUnion, Region, finite_vector
+from ._kernel.base_measure import Base
+from ._kernel.line import Line
+from ._kernel.mesh import MOST_NODES, KernelMesh, dtype_of
+from ._kernel.solution import Solution, solve
+from ._kernel.vectors import draw_vectors
+from ._summaries import log_positive
 from .base import SparseDistribution
-from .base_measure import Base
-from .kernel import Solution, solve
-from .kernel_line import Line
-from .kernel_mesh import MOST_NODES, KernelMesh, dtype_of
-from .kernel_vectors import draw_vectors
-from .summaries import log_positive
 
 __all__ = ["KernelDeformedExp", "KernelDistribution", "KernelExp"]
 

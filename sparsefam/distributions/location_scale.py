@@ -7,12 +7,12 @@ import torch
 from torch import Size, Tensor
 from torch.autograd import forward_ad
 
-from ..numerics.roots import attach_root_gradient, increasing_root
-from ..numerics.validation import broadcast_arguments, require, require_power
+from .._numerics.roots import attach_root_gradient, increasing_root
+from .._numerics.validation import broadcast_arguments, require, require_power
 from ..scores import LocationScale as LocationScaleScore
 from ..scores import require_elementwise, slope_of
+from ._generators import QuadratureGenerator
 from .beta_gaussian import BetaGaussian
-from .generators import QuadratureGenerator
 from .univariate import SymmetricDistribution
 
 __all__ = ["LocationScale"]

@@ -13,15 +13,13 @@ from torch.distributions import Categorical, Distribution, constraints
 from torch.distributions.constraints import Constraint
 from torch.types import _size
 
+from .._numerics.quadrature import line_integral, piecewise_integral
+from .._numerics.roots import attach_root_gradient, increasing_root
+from .._numerics.validation import broadcast_shapes
 from ..bases import Basis, Polynomial, Stack
-from ..numerics.quadrature import line_integral, piecewise_integral
-from ..numerics.roots import attach_root_gradient, increasing_root
-from ..numerics.validation import broadcast_shapes
 from ..supports import AnyOf, IntervalUnion, RealLine, unnormalised
-from .base import SoftmaxDistribution, SparseDistribution
-from .categorical import SparseCategorical
-from .line import argmax
-from .torch_adapter import (
+from ._line.engine import argmax
+from ._torch_adapter import (
     WRAPPERS,
     cuts_of,
     dtype_of,
@@ -31,6 +29,8 @@ from .torch_adapter import (
     to_float64,
     wrap,
 )
+from .base import SoftmaxDistribution, SparseDistribution
+from .categorical import SparseCategorical
 from .univariate import SymmetricDistribution
 
 __all__ = ["Mixture", "log_weights", "separate_cuts"]

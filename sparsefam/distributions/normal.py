@@ -8,9 +8,9 @@ from torch import Tensor
 from typing_extensions import Self
 
 from ..scores import AbsoluteDeviation, Quadratic
+from ._generators import ExponentialPower, Gaussian, Laplacian
+from ._line.laws import Law
 from .base import StandardizedDistribution
-from .generators import ExponentialPower, Gaussian, Laplacian
-from .interval_laws import Law
 from .univariate import SymmetricDistribution
 
 __all__ = ["Laplace", "Normal"]

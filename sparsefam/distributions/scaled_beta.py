@@ -9,12 +9,12 @@ from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 from torch.nn.functional import logsigmoid
 
-from ..numerics.quadrature import gauss_legendre
-from ..numerics.special import digamma_excess, stirling_excess
-from ..numerics.validation import broadcast_arguments, is_readable, require
+from .._numerics.quadrature import gauss_legendre
+from .._numerics.special import digamma_excess, stirling_excess
+from .._numerics.validation import broadcast_arguments, is_readable, require
 from ..supports import Interval, finite, positive_finite
-from .line import Coordinate, DoubleExponential, LineDistribution, clamp
-from .summaries import log_positive
+from ._line.engine import Coordinate, DoubleExponential, LineDistribution, clamp
+from ._summaries import log_positive
 
 __all__ = ["ScaledBeta"]
 

@@ -8,15 +8,12 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.distributions.constraints import Constraint
 
-from ..numerics.quadrature import sort_cuts
-from ..numerics.validation import in_eager, require
+from .._numerics.quadrature import sort_cuts
+from .._numerics.validation import in_eager, require
 from ..supports import Interval, IntervalUnion
-from .beta_gaussian import PowerDistribution
-from .interval_laws import Law
-from .line import Coordinate, IntegratedDistribution, Line, clamp, or_infinite
-from .location_scale import LocationScale
-from .normal import Laplace, Normal
-from .torch_adapter import (
+from ._line.engine import Coordinate, IntegratedDistribution, Line, clamp, or_infinite
+from ._line.laws import Law
+from ._torch_adapter import (
     TorchUnivariate,
     cuts_of,
     exact_base,
@@ -24,6 +21,9 @@ from .torch_adapter import (
     law_of,
     torch_name,
 )
+from .beta_gaussian import PowerDistribution
+from .location_scale import LocationScale
+from .normal import Laplace, Normal
 
 __all__ = ["Truncated"]
 

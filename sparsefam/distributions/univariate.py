@@ -10,16 +10,16 @@ from torch.distributions.constraints import Constraint
 from torch.types import _size
 from typing_extensions import Self
 
-from ..bases import Basis
-from ..numerics.validation import (
+from .._numerics.validation import (
     LARGEST_ORDER,
     broadcast_arguments,
     require,
     require_integer,
 )
+from ..bases import Basis
 from ..supports import Interval, IntervalUnion, RealLine, finite, positive_finite
+from ._line.symmetric import covariance_on_support
 from .base import StandardizedDistribution
-from .support_quadrature import covariance_on_support
 
 __all__ = ["SymmetricDistribution"]
 

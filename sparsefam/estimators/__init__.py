@@ -7,9 +7,9 @@ except ImportError as missing:
         "sparsefam.estimators needs scikit-learn: pip install 'sparsefam[estimators]'"
     ) from missing
 
+from ._model_selection import quadratic_score
 from .beta_gaussian import BetaGaussianDensity
 from .conformal import conformal_mass
-from .model_selection import quadratic_score
 from .sparse_density import SparseDensity
 
 __all__ = ["BetaGaussianDensity", "SparseDensity", "conformal_mass", "quadratic_score"]

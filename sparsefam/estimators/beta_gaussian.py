@@ -12,6 +12,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
+from .._numerics.threads import one_thread
+from .._numerics.validation import require_integer
 from ..distributions import (
     BetaGaussian,
     MultivariateBetaGaussian,
@@ -19,9 +21,7 @@ from ..distributions import (
     Normal,
     SparseDistribution,
 )
-from ..numerics.threads import one_thread
-from ..numerics.validation import require_integer
-from .data import (
+from ._data import (
     Columns,
     DensityEstimator,
     Floats,
@@ -29,7 +29,7 @@ from .data import (
     check_positive,
     sample_weights,
 )
-from .newton import Evaluation, Minimum, minimize
+from ._newton import Evaluation, Minimum, minimize
 
 __all__ = ["BetaGaussianDensity"]
 

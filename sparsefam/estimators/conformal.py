@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.distributions import Uniform
 
 from ..distributions import Mixture, SparseDistribution
-from ..distributions.base_measure import uniform_box
+from ..distributions._kernel.base_measure import uniform_box
 from ..supports import IntervalUnion
-from .data import Floats, Places, is_real
-from .truncation import Widened, uniform_on, uniform_within
+from ._data import Floats, Places, is_real
+from ._truncation import Widened, uniform_on, uniform_within
 
 __all__ = ["conformal_mass", "folds_of", "widened"]
 

@@ -16,15 +16,14 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 from tqdm import tqdm
 
+from .._feature_maps import Gaussian, Kernel, KernelFeatures, require_kernel
+from .._numerics.threads import one_thread
+from .._numerics.validation import require_integer
 from ..distributions import KernelDeformedExp, KernelExp, SparseDistribution, Truncated
-from ..distributions.base_measure import Base, BaseMeasure, uniform_box
-from ..distributions.kernel import attainable, find_mesh
-from ..feature_maps import Gaussian, Kernel, KernelFeatures, require_kernel
+from ..distributions._kernel.base_measure import Base, BaseMeasure, uniform_box
+from ..distributions._kernel.solution import attainable, find_mesh
 from ..losses import conjugate
-from ..numerics.threads import one_thread
-from ..numerics.validation import require_integer
-from .conformal import folds_of, widened
-from .data import (
+from ._data import (
     MARGIN,
     Columns,
     DensityEstimator,
@@ -43,9 +42,10 @@ from .data import (
     sample_weights,
     with_errors_of_all_ranks,
 )
-from .model_selection import BIAS_FACTOR, best_of, best_penalty, held_out_loss
-from .newton import Cells, Fit, Objective
-from .truncation import extended, extreme_observations, truncated
+from ._model_selection import BIAS_FACTOR, best_of, best_penalty, held_out_loss
+from ._newton import Cells, Fit, Objective
+from ._truncation import extended, extreme_observations, truncated
+from .conformal import folds_of, widened
 
 __all__ = ["SparseDensity", "kernel_density"]
 

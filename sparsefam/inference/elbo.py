@@ -18,9 +18,9 @@ from pyro.util import warn_if_nan
 from torch import Tensor
 from torch.distributions import Independent
 
+from .._numerics.validation import require, require_integer
 from ..distributions import SparseDistribution
 from ..losses import checked_alpha, conjugate
-from ..numerics.validation import require, require_integer
 from .guides import AutoBetaGaussian
 
 __all__ = ["FenchelYoungELBO", "TsallisELBO"]

@@ -45,10 +45,10 @@ from torch.distributions.transforms import (
 )
 from torch.types import _size
 
+from .._numerics.validation import require
 from ..distributions import EllipticalDistribution, SymmetricDistribution
-from ..numerics.validation import require
 from ..supports import Ellipsoid, EllipsoidTransform, Interval, IntervalUnion, RealLine
-from .flow import Flow, Followed
+from ._flow import Flow, Followed
 
 __all__ = [
     "AutoSupportReparam",

@@ -10,7 +10,7 @@ from torch.distributions import Distribution, biject_to, constraints
 from torch.distributions.constraints import Constraint
 from torch.types import _size
 
-from ..numerics.validation import as_tensors, broadcast_shapes
+from .._numerics.validation import as_tensors, broadcast_shapes
 from ..supports import Interval, IntervalUnion
 
 __all__ = ["RestrictedPrior"]

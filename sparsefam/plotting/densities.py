@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from ..numerics.validation import require_integer
+from .._numerics.validation import require_integer
 from ..supports import Box, Domain, Ellipsoid, box_of
 
 if TYPE_CHECKING:

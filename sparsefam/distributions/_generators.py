@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Size, Tensor
 
-from ..numerics.ellipsoid import radial_rule
-from ..numerics.quadrature import smooth_unit_rule
-from ..numerics.roots import attach_root_gradient, increasing_root
-from ..numerics.special import digamma_difference, log_ball_tail, log_gamma_ratio
-from ..numerics.validation import require, require_power
-from .summaries import log_positive
+from .._numerics.ellipsoid import radial_rule
+from .._numerics.quadrature import smooth_unit_rule
+from .._numerics.roots import attach_root_gradient, increasing_root
+from .._numerics.special import digamma_difference, log_ball_tail, log_gamma_ratio
+from .._numerics.validation import require, require_power
+from ._summaries import log_positive
 
 __all__ = [
     "LOG_TAIL",

@@ -14,14 +14,14 @@ import torch
 from torch import Size, Tensor
 from torch.distributions import Distribution
 
-from ..bases import Basis
-from ..feature_maps import BasisFeatures, FeatureMap
-from ..numerics.deformed import LOG_LARGE, Power
-from ..numerics.normalizer import normalized_weights
-from ..numerics.truncated_power import integrals, sum_nodes
-from ..numerics.validation import is_finite_number, is_readable, require
+from ..._feature_maps import BasisFeatures, FeatureMap
+from ..._numerics.deformed import LOG_LARGE, Power
+from ..._numerics.normalizer import normalized_weights
+from ..._numerics.truncated_power import integrals, sum_nodes
+from ..._numerics.validation import is_finite_number, is_readable, require
+from ...bases import Basis
 from .base_measure import Base, BaseMeasure, uniform_box
-from .kernel_mesh import KernelMesh, require_inside
+from .mesh import KernelMesh, require_inside
 
 __all__ = ["Solution", "attainable", "find_mesh", "solve"]
 

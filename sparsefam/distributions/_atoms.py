@@ -10,8 +10,8 @@ from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 from torch.types import _size
 
+from .._numerics.validation import require_shape
 from ..bases import Basis
-from ..numerics.validation import require_shape
 from ..supports import WithAtoms
 from .base import SparseDistribution
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
+from .._numerics.gaussian_ball import gaussian_slopes_under_ball, gaussians_under_ball
+from .._numerics.validation import require
 from ..bases import Basis, Fourier, GaussianRBF, Polynomial, Product, Stack
-from ..numerics.gaussian_ball import gaussian_slopes_under_ball, gaussians_under_ball
-from ..numerics.validation import require
-from .generators import TruncatedPower
-from .support_quadrature import wave_differences
+from ._generators import TruncatedPower
+from ._line.symmetric import wave_differences
 
 __all__ = ["Gaussians", "elliptical_covariance", "exponent_of_ball", "gaussians_of"]
 

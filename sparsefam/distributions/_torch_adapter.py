@@ -11,9 +11,8 @@ from torch.distributions import Distribution, Gamma, Independent, constraints
 from torch.distributions.constraints import Constraint
 from torch.types import _size
 
-from ..bases import Fourier
-from ..dispatch import register_expect
-from ..numerics.validation import (
+from .._dispatch import register_expect
+from .._numerics.validation import (
     broadcast_arguments,
     differentiable_once,
     in_float64,
@@ -21,18 +20,19 @@ from ..numerics.validation import (
     require,
     without_derivative,
 )
+from ..bases import Fourier
 from ..supports import RealLine
-from .base import SparseDistribution, select_batch
-from .beta_gaussian import BetaGaussian
-from .elliptical import MultivariateNormal
-from .interval_laws import Law, torch_law
-from .kernel_family import KernelDistribution
-from .line import (
+from ._line.engine import (
     Coordinate,
     DoubleExponential,
     IntegratedDistribution,
     or_infinite,
 )
+from ._line.laws import Law, torch_law
+from .base import SparseDistribution, select_batch
+from .beta_gaussian import BetaGaussian
+from .elliptical import MultivariateNormal
+from .kernel_family import KernelDistribution
 from .normal import Laplace, Normal
 
 __all__ = [

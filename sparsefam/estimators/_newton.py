@@ -10,13 +10,13 @@ import torch
 from numpy.polynomial.legendre import leggauss
 from torch import Tensor
 
-from ..distributions.kernel_mesh import KernelMesh
-from ..feature_maps import Kernel, kernel_matrix
-from ..numerics.chebyshev_mesh import ChebyshevMesh
-from ..numerics.deformed import Power
-from ..numerics.distributed import Group
-from ..numerics.normalizer import initial_normalizer, newton_step
-from .data import chunks, merged, sum_over
+from .._feature_maps import Kernel, kernel_matrix
+from .._numerics.chebyshev_mesh import ChebyshevMesh
+from .._numerics.deformed import Power
+from .._numerics.distributed import Group
+from .._numerics.normalizer import initial_normalizer, newton_step
+from ..distributions._kernel.mesh import KernelMesh
+from ._data import chunks, merged, sum_over
 
 __all__ = ["Cells", "Evaluation", "Fit", "Minimum", "Objective", "minimize", "whitening"]
 

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..bases import Basis
-from ..feature_maps import FeatureMap, KernelFeatures
-from ..numerics.chebyshev_mesh import (
+from ..._feature_maps import FeatureMap, KernelFeatures
+from ..._numerics.chebyshev_mesh import (
     ChebyshevMesh,
     Columns,
     find_mesh,
@@ -19,7 +18,8 @@ from ..numerics.chebyshev_mesh import (
     interpolation_errors,
     product_rule,
 )
-from ..numerics.validation import require
+from ..._numerics.validation import require
+from ...bases import Basis
 from .base_measure import Base, BaseMeasure
 
 __all__ = ["MOST_NODES", "KernelMesh", "dtype_of", "require_inside"]

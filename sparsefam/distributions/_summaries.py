@@ -8,9 +8,9 @@ from pyro.distributions import TorchDistribution
 from torch import Size, Tensor
 from torch.types import _size
 
-from ..numerics.validation import LARGEST_POWER, broadcast_arguments, require, require_integer
+from .._numerics.validation import LARGEST_POWER, broadcast_arguments, require, require_integer
 from ..supports import IntervalUnion
-from .highest_density import highest_density, mass_above
+from ._line.highest_density import highest_density, mass_above
 
 __all__ = ["Summaries", "log_positive"]
 

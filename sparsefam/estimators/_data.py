@@ -19,9 +19,9 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..numerics.distributed import Group, process_group, sum_over_ranks
-from ..numerics.threads import one_thread
-from ..numerics.validation import require_integer
+from .._numerics.distributed import Group, process_group, sum_over_ranks
+from .._numerics.threads import one_thread
+from .._numerics.validation import require_integer
 
 __all__ = [
     "MARGIN",

@@ -10,9 +10,9 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from ..numerics.entmax import Jacobian, entmax_of, epsilon, solve
-from ..numerics.validation import in_eager, may_have_tangent
-from .masks import full_precision
+from .._numerics.entmax import Jacobian, entmax_of, epsilon, solve
+from .._numerics.validation import in_eager, may_have_tangent
+from ._masks import full_precision
 
 __all__ = ["attend"]
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..bases import Basis, Fourier, Polynomial, Product, Stack
-from ..numerics.quadrature import smooth_unit_rule
-from ..numerics.validation import require
+from ..._numerics.quadrature import smooth_unit_rule
+from ..._numerics.validation import require
+from ...bases import Basis, Fourier, Polynomial, Product, Stack
 
 __all__ = [
     "WAVE_ORDER",

@@ -6,8 +6,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from ._dispatch import register_expect
+from ._numerics.ellipsoid import elliptical_moments, radial_characteristic
+from ._numerics.gaussian_ball import gaussians_under_ball
+from ._numerics.special import characteristic
 from .bases import Basis, BSpline, Fourier, GaussianRBF, Polynomial, Product, Stack
-from .dispatch import register_expect
 from .distributions import (
     BetaGaussian,
     KernelDistribution,
@@ -20,12 +23,9 @@ from .distributions import (
     Triangular,
     Truncated,
 )
-from .distributions.covariance import exponent_of_ball, gaussians_of
-from .distributions.line_gaussians import gaussian_means
-from .distributions.support_quadrature import WAVE_ORDER, require_resolved, support_rule
-from .numerics.ellipsoid import elliptical_moments, radial_characteristic
-from .numerics.gaussian_ball import gaussians_under_ball
-from .numerics.special import characteristic
+from .distributions._covariance import exponent_of_ball, gaussians_of
+from .distributions._line.gaussians import gaussian_means
+from .distributions._line.symmetric import WAVE_ORDER, require_resolved, support_rule
 
 __all__: list[str] = []
 

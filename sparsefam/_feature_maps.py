@@ -8,8 +8,8 @@ import torch
 from pyro.nn import PyroModule
 from torch import Size, Tensor, nn
 
+from ._numerics.validation import broadcast_shapes, map_tensors, require
 from .bases import Basis, GaussianRBF, Product, Stack, breaks_along
-from .numerics.validation import broadcast_shapes, map_tensors, require
 
 __all__ = [
     "BasisFeatures",

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..numerics.quadrature import gauss_legendre
-from ..numerics.validation import (
+from ..._numerics.quadrature import gauss_legendre
+from ..._numerics.validation import (
     by_forward_mode,
     forward_rule,
     in_eager,

@@ -8,9 +8,9 @@ import torch
 from torch import Size, Tensor
 from torch.distributions import Distribution, Independent, Uniform, constraints
 
-from ..numerics.validation import in_float64, map_tensors, require
-from ..supports import IntervalUnion
-from .base import select_batch
+from ..._numerics.validation import in_float64, map_tensors, require
+from ...supports import IntervalUnion
+from ..base import select_batch
 
 __all__ = ["Base", "BaseMeasure", "UniformOn", "UniformWithin", "uniform_box"]
 

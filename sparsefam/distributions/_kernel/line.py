@@ -7,12 +7,17 @@ from torch import Size, Tensor
 from torch.autograd import forward_ad
 from torch.distributions.utils import lazy_property
 
-from ..numerics.cells import below, pieces_by_column, positive_pieces, power_quantiles
-from ..numerics.deformed import Power
-from ..numerics.truncated_power import integrals
-from ..numerics.validation import broadcast_shapes, differentiable_once, in_eager, may_have_tangent
-from ..supports import IntervalUnion
-from .kernel import Solution
+from ..._numerics.cells import below, pieces_by_column, positive_pieces, power_quantiles
+from ..._numerics.deformed import Power
+from ..._numerics.truncated_power import integrals
+from ..._numerics.validation import (
+    broadcast_shapes,
+    differentiable_once,
+    in_eager,
+    may_have_tangent,
+)
+from ...supports import IntervalUnion
+from .solution import Solution
 
 __all__ = ["Line"]
 

@@ -3,8 +3,8 @@
 import torch
 from torch import Size, Tensor
 
-from ..numerics.chebyshev_mesh import ChebyshevMesh
-from .kernel import Solution
+from ..._numerics.chebyshev_mesh import ChebyshevMesh
+from .solution import Solution
 
 __all__ = ["draw_vectors"]
 

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from . import scores
+from ._numerics.entmax import entmax, require_finite_index
 from .distributions import (
     BetaGaussian,
     BetaLaplace,
@@ -23,8 +24,7 @@ from .distributions import (
     TruncatedParabola,
     TruncatedParaboloid,
 )
-from .distributions.torch_adapter import wrap
-from .numerics.entmax import entmax, require_finite_index
+from .distributions._torch_adapter import wrap
 
 __all__ = ["rpm"]
 

@@ -11,11 +11,11 @@ from sklearn.neighbors import KernelDensity
 from sklearn.pipeline import Pipeline
 from torch import Tensor
 
+from .._numerics.distributed import Group
 from ..distributions import SparseDistribution
-from ..distributions.base_measure import BaseMeasure
-from ..numerics.distributed import Group
-from .data import as_events, chunks, sum_over
-from .newton import Fit, Objective
+from ..distributions._kernel.base_measure import BaseMeasure
+from ._data import as_events, chunks, sum_over
+from ._newton import Fit, Objective
 
 __all__ = ["BIAS_FACTOR", "best_of", "best_penalty", "held_out_loss", "quadratic_score"]
 

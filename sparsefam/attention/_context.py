@@ -7,16 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._numerics.fourier import without_values
+from .._numerics.least_squares import recomputed
+from .._numerics.validation import in_eager
 from ..bases import Basis, GaussianRBF
 from ..distributions import BetaGaussian, Mixture, Normal, SparseDistribution
+from ..distributions._generators import alpha_of
+from ..distributions._line.gaussians import distinct, gaussian_contexts
 from ..distributions.base import StandardizedDistribution
-from ..distributions.generators import alpha_of
 from ..distributions.kernel_family import KernelDistribution
-from ..distributions.line_gaussians import distinct, gaussian_contexts
 from ..distributions.univariate import SymmetricDistribution
-from ..numerics.fourier import without_values
-from ..numerics.least_squares import recomputed
-from ..numerics.validation import in_eager
 
 __all__ = ["contexts"]
 

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Size, Tensor
 
-from ..bases import GaussianRBF
-from ..numerics.fourier import (
+from ..._numerics.fourier import (
     Waves,
     characteristic,
     expect_shifted,
@@ -23,14 +22,15 @@ from ..numerics.fourier import (
     shifted_waves,
     waves_of,
 )
-from ..numerics.gaussian_ball import gaussians_under_ball
-from ..numerics.gaussian_interval import gaussian_expectation
-from ..numerics.validation import in_eager, is_plain_cpu_tensor
-from .beta_gaussian import BetaGaussian, PowerDistribution
-from .generators import LOG_TAIL
-from .normal import Laplace, Normal
-from .support_quadrature import gaussians_on_support
-from .univariate import SymmetricDistribution
+from ..._numerics.gaussian_ball import gaussians_under_ball
+from ..._numerics.gaussian_interval import gaussian_expectation
+from ..._numerics.validation import in_eager, is_plain_cpu_tensor
+from ...bases import GaussianRBF
+from .._generators import LOG_TAIL
+from ..beta_gaussian import BetaGaussian, PowerDistribution
+from ..normal import Laplace, Normal
+from ..univariate import SymmetricDistribution
+from .symmetric import gaussians_on_support
 
 __all__ = ["distinct", "gaussian_contexts", "gaussian_means", "shifted_contexts"]
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..numerics.quadrature import sort_cuts
-from ..numerics.roots import increasing_root
+from ..._numerics.quadrature import sort_cuts
+from ..._numerics.roots import increasing_root
 
 __all__ = ["highest_density", "mass_above"]
 

@@ -7,14 +7,14 @@ import torch
 from torch import Size, Tensor
 from torch.types import _size
 
-from ..bases import Basis, Stack
-from ..numerics.quadrature import gauss_legendre, graded, sort_cuts
-from ..numerics.roots import attach_root_gradient, increasing_root
-from ..numerics.validation import LARGEST_ORDER, require_integer
-from ..supports import entries_of
-from .base import SoftmaxDistribution, SparseDistribution
-from .interval_laws import Law
-from .summaries import log_positive
+from ..._numerics.quadrature import gauss_legendre, graded, sort_cuts
+from ..._numerics.roots import attach_root_gradient, increasing_root
+from ..._numerics.validation import LARGEST_ORDER, require_integer
+from ...bases import Basis, Stack
+from ...supports import entries_of
+from .._summaries import log_positive
+from ..base import SoftmaxDistribution, SparseDistribution
+from .laws import Law
 
 __all__ = [
     "COARSE",

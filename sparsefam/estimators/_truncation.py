@@ -14,12 +14,12 @@ from torch import Tensor
 from torch.distributions import Uniform
 
 from ..distributions import KernelDeformedExp, Mixture, SparseDistribution
-from ..distributions.base_measure import Base, BaseMeasure, UniformOn, UniformWithin
-from ..distributions.kernel import find_mesh
-from ..distributions.kernel_mesh import KernelMesh
+from ..distributions._kernel.base_measure import Base, BaseMeasure, UniformOn, UniformWithin
+from ..distributions._kernel.mesh import KernelMesh
+from ..distributions._kernel.solution import find_mesh
 from ..supports import IntervalUnion
-from .data import Floats, as_events, chunks, distance_to_intervals, merged, reduced
-from .newton import Cells
+from ._data import Floats, as_events, chunks, distance_to_intervals, merged, reduced
+from ._newton import Cells
 
 __all__ = [
     "Widened",

@@ -1,0 +1,1 @@
+"""Densities on meshes: scores linear in functions, solved at quadrature nodes."""
