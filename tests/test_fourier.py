@@ -10,9 +10,10 @@ from battery import DOUBLE, apart, of_dtype
 from torch import Tensor, nn
 
 import sparsefam as sf
+from sparsefam._choice import Mode, means
+from sparsefam._expectations import rules, waves
 from sparsefam._numerics import fourier
 from sparsefam.bases import GaussianRBF
-from sparsefam.distributions._line import gaussians as line_gaussians
 
 FAMILIES: dict[str, Callable[..., Any]] = {
     "parabola": sf.TruncatedParabola,
@@ -29,19 +30,23 @@ LIMITS = {torch.float32: (2e-6, 2e-5), DOUBLE: (1e-11, 1e-9)}
 BASIS = GaussianRBF.grid(32, 0.05)
 
 
+def by_pairs(p: sf.SparseDistribution, psi: GaussianRBF) -> Tensor:
+    return means(p, psi, Mode(by_pairs=True))
+
+
 @pytest.fixture
 def rows(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """Take waves for any number of densities, and list which of these did not fit them."""
     made: list[Tensor] = []
-    times = line_gaussians._Rows.times
+    times = waves._Rows.times
 
     def spied(self: Any, *inputs: Any) -> Tensor:
         made.append(~self.fits)
         return times(self, *inputs)
 
-    monkeypatch.setattr(line_gaussians, "_LEAST_PAIRS", 0)
-    monkeypatch.setattr(line_gaussians, "_CELLS_PER_DENSITY", 1000)
-    monkeypatch.setattr(line_gaussians._Rows, "times", spied)
+    monkeypatch.setattr(rules, "_LEAST_PAIRS", 0)
+    monkeypatch.setattr(rules, "_CELLS_PER_DENSITY", 1000)
+    monkeypatch.setattr(waves._Rows, "times", spied)
     return made
 
 
@@ -62,7 +67,7 @@ def test_expectations_against_pairs_in_float64(
             p, psi = FAMILIES[name](*leaves), of_dtype(BASIS, kind)
             if kind == DOUBLE:
                 psi = of_dtype(of_dtype(BASIS, dtype), DOUBLE)
-            value = p.expect(psi) if not found else line_gaussians._by_pairs(p, psi)
+            value = p.expect(psi) if not found else by_pairs(p, psi)
             upstream = torch.sin(torch.arange(value.numel())).reshape(value.shape).to(kind)
             found.append([value, *torch.autograd.grad(value, leaves, upstream)])
         for i, (ours, due) in enumerate(zip(*found, strict=True)):
@@ -81,7 +86,7 @@ def test_first_and_second_derivatives(kind: str, rows: list[Tensor]) -> None:
         "four": torch.tensor([[1.3], [1.8], [2.5], [1.05]]),
     }
     found = []
-    for way in (sf.BetaGaussian.expect, line_gaussians._by_pairs):
+    for way in (sf.BetaGaussian.expect, by_pairs):
         centers, widths = (nn.Parameter(x.double()) for x in (BASIS.centers, BASIS.widths))
         leaves = [x.clone().requires_grad_() for x in (loc, 0.05 + 0.5 * scale)]
         alpha: Any = 1.5

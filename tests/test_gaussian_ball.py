@@ -1,5 +1,7 @@
 """Gaussians under a ball: the contour of each pair against quadrature in longdouble."""
 
+from typing import Any
+
 import mpmath as mp
 import numpy as np
 import pytest
@@ -8,9 +10,13 @@ from references import Array, tanh_sinh
 from torch import Tensor
 
 from sparsefam import MultivariateBetaGaussian
-from sparsefam._numerics.gaussian_ball import gaussians_under_ball
+from sparsefam._numerics.gaussian_contour import gaussians_by_pairs
 
 F32, F64 = torch.float32, torch.float64
+
+
+def gaussians_under_ball(*arguments: Any) -> Tensor:
+    return gaussians_by_pairs(arguments[:4], arguments[4])
 
 
 @pytest.mark.parametrize("double", [0, 3])

@@ -1,14 +1,24 @@
 """One contour for each row, in float32, against a contour for each pair in float64."""
 
+from typing import Any
+
 import pytest
 import torch
 from battery import one_graph
 from torch import Tensor
 
 from sparsefam._numerics import gaussian_contour, shared_contour
-from sparsefam._numerics.gaussian_ball import gaussians_under_ball
+from sparsefam._numerics.gaussian_contour import gaussians_by_pairs
 
 F64 = torch.float64
+
+
+def gaussians_under_ball(*arguments: Any) -> Tensor:
+    """By the shared contour in float32, by contours of pairs in float64."""
+    inputs, exponent = arguments[:4], arguments[4]
+    is_single = inputs[0].dtype == torch.float32
+    function = shared_contour.gaussians_by_shared_contour if is_single else gaussians_by_pairs
+    return function(inputs, exponent)
 
 
 def supports(rows: int, dim: int, low: float, high: float) -> Tensor:

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from .._choice import Mode, Shifts
 from .._numerics.validation import is_count
-from ..bases import Basis, GaussianRBF
+from ..bases import Basis
 from ..distributions import (
     BetaGaussian,
     MultivariateBetaGaussian,
@@ -19,7 +20,6 @@ from ..distributions import (
     Normal,
     SparseDistribution,
 )
-from ..distributions._line.gaussians import distinct, shifted_contexts
 from ._masks import full_precision, to_single
 from .scores import (
     AttentionScore,
@@ -148,47 +148,15 @@ class LocalScore(AttentionScore):
         factor = deviations.unsqueeze(-1) * unit
         return density_of_moments(mean, factor @ factor.mT, alpha)
 
-    def contexts(
-        self,
-        density: SparseDistribution,
-        basis: Basis,
-        coefficients: Tensor,
-        observed: Observed,
-    ) -> Tensor:
-        """Return contexts; if queries differ by their positions only, by one product for all."""
-        is_elliptical = isinstance(density, BetaGaussian | Normal)
-        if self.weight is None and is_elliptical and isinstance(basis, GaussianRBF):
-            found = self._shifted_contexts(cast(Any, density), basis, coefficients, observed)
-            if found is not None:
-                return found
-        return super().contexts(density, basis, coefficients, observed)
-
-    def _shifted_contexts(
-        self,
-        density: BetaGaussian | Normal,
-        basis: GaussianRBF,
-        coefficients: Tensor,
-        observed: Observed,
-    ) -> Tensor | None:
-        """Return contexts (B, Lq, heads, E) of densities that are those of one query, moved."""
-        index = distinct(density.alpha)
-        if (
-            basis.event_shape
-            or index.shape[0] > 1
-            or index.shape[-1] > 1
-            or not density.loc.numel()
-        ):
-            return None
+    def _mode(self, observed: Observed) -> Mode:
+        mode = super()._mode(observed)
+        if self.weight is not None or len(self.box) > 1:
+            return mode
+        # Queries differ by their positions only.
         positions = self._inside(observed).squeeze(-1)
         ((low, high),) = self.box
-        return shifted_contexts(
-            density[0, :, 0],  # of the first query, from which others are at shifts
-            positions - positions[:1, :1],
-            basis,
-            coefficients.transpose(1, 2),
-            cast(tuple[float, float], self._centers()),
-            self.margin * (high - low),
-        )
+        shifts = Shifts(positions - positions[:1, :1], self.margin * (high - low))
+        return mode._replace(shifts=shifts)
 
     def _inside(self, observed: Observed) -> Tensor:
         """Return positions of the queries (B or 1, Lq, D), in the domain."""

@@ -11,7 +11,7 @@ from torch.distributions import Distribution, Gamma, Independent, constraints
 from torch.distributions.constraints import Constraint
 from torch.types import _size
 
-from .._dispatch import register_expect
+from .._choice import register_expect
 from .._numerics.validation import (
     broadcast_arguments,
     differentiable_once,
