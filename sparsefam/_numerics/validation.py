@@ -43,6 +43,7 @@ __all__ = [
     "require_scale_tril",
     "require_shape",
     "require_tensor",
+    "saturated",
     "without_derivative",
 ]
 
@@ -93,6 +94,12 @@ def _as_tensor(name: str, value: Any, dtype: torch.dtype, device: torch.device |
         raise ValueError(f"{name} must be a number or a tensor, got {value!r}") from None
     except OverflowError:
         raise ValueError(f"{name} must be in the range of {dtype}, got {value}") from None
+
+
+def saturated(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return finite numbers in another dtype, its largest for those that are larger."""
+    largest = torch.finfo(dtype).max
+    return x.clamp(-largest, largest).to(dtype)
 
 
 def broadcast_arguments(**arguments: Tensor | float) -> tuple[Tensor, ...]:

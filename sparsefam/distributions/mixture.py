@@ -15,7 +15,7 @@ from torch.types import _size
 
 from .._numerics.quadrature import line_integral, piecewise_integral
 from .._numerics.roots import attach_root_gradient, increasing_root
-from .._numerics.validation import broadcast_shapes
+from .._numerics.validation import broadcast_shapes, saturated
 from ..bases import Basis, Polynomial, Stack
 from ..supports import AnyOf, IntervalUnion, RealLine, unnormalised
 from ._line.engine import argmax
@@ -245,7 +245,8 @@ class Mixture(SoftmaxDistribution):
         """
         with torch.no_grad():
             if not self.event_shape:
-                return argmax(self.prob, self._cuts())
+                exact = self._to_float64()
+                return argmax(exact.prob, exact._cuts()).to(self._dtype)
             own = self._map(lambda p: p.mode, 1).expand(*self.logits.shape, -1)
             best = self.prob(own.movedim(-2, 0)).argmax(0)
             return own.take_along_dim(best[..., None, None], -2).squeeze(-2)
@@ -415,7 +416,7 @@ class Mixture(SoftmaxDistribution):
         found, axis = [], len(self.batch_shape) + 1
         for part, mass in self._with_columns(self.probs):
             nodes, weights = self._expanded(part).quadrature(order)
-            rule = nodes.to(self._dtype), weights.to(self._dtype) * mass
+            rule = saturated(nodes, self._dtype), weights.to(self._dtype) * mass
             found.append([x.movedim(axis, 1).flatten(0, 1) for x in rule])
         nodes, weights = (torch.cat(x) for x in zip(*found, strict=True))
         return nodes, weights

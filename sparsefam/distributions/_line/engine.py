@@ -9,7 +9,7 @@ from torch.types import _size
 
 from ..._numerics.quadrature import gauss_legendre, graded, sort_cuts
 from ..._numerics.roots import attach_root_gradient, increasing_root
-from ..._numerics.validation import LARGEST_ORDER, require_integer
+from ..._numerics.validation import LARGEST_ORDER, require_integer, saturated
 from ...bases import Basis, Stack
 from ...supports import entries_of
 from .._summaries import log_positive
@@ -140,9 +140,10 @@ class DoubleExponential(Coordinate):
         self._lower, self._upper, self._centre, self._spread = lower, upper, centre, spread
         self._a = self.onto_line(centre).detach()
         self._b = (spread / self.from_line(self._a)[1]).clamp(max=2.0).detach()
-        # As far as the exponentials of T do not overflow.
-        reach = _REACH[centre.dtype]
-        self.limit = torch.asinh((reach - self._a.abs()).clamp_min(reach / 10) / self._b)
+        # As far as the exponentials of T, and their products with the spread, do not overflow.
+        reach, whole = _REACH[centre.dtype], lower is None and upper is None
+        least = spread.log().clamp_min(0) if whole else self._a.abs()
+        self.limit = torch.asinh((reach - least).clamp_min(reach / 10) / self._b)
 
     def onto(self, t: Tensor) -> Tensor:
         # Clamped to the range.
@@ -462,7 +463,7 @@ class LineDistribution(SoftmaxDistribution):
         r"""Nodes and weights (Q, *batch) with $\sum_q w_q g(t_q) \to E_p[g]$."""
         require_integer("order", order, 1, LARGEST_ORDER)
         nodes, weights = self._rule(order // 2)
-        return nodes.to(self.alpha.dtype), weights.to(self.alpha.dtype)
+        return saturated(nodes, self.alpha.dtype), weights.to(self.alpha.dtype)
 
     def _known_expect(self, psi: Basis, order: int) -> Tensor:
         if (twin := self._twin()) is not None:
