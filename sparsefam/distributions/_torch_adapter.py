@@ -7,7 +7,14 @@ from typing import Any, ClassVar, cast
 import pyro.distributions
 import torch
 from torch import Size, Tensor
-from torch.distributions import Distribution, Gamma, Independent, constraints
+from torch.distributions import (
+    ComposeTransform,
+    Distribution,
+    Gamma,
+    Independent,
+    TransformedDistribution,
+    constraints,
+)
 from torch.distributions.constraints import Constraint
 from torch.types import _size
 
@@ -15,6 +22,7 @@ from .._dispatch import register_expect
 from .._numerics.validation import (
     broadcast_arguments,
     differentiable_once,
+    in_eager,
     in_float64,
     map_tensors,
     require,
@@ -164,6 +172,77 @@ def exact_base(base: Any, **arguments: Tensor | float) -> tuple[Any, ...]:
     return exact if exact.batch_shape == shape else exact.expand(shape), *tensors
 
 
+def _is_transformed(p: Distribution) -> bool:
+    """Return whether torch takes for the support all that the last transform can reach."""
+    return type(p).support is TransformedDistribution.support
+
+
+def _ends_of(p: Any) -> tuple[Any, Any]:
+    """Return the ends of the support of a distribution of numbers, None where there is none."""
+    if not _is_transformed(p):
+        return _bounds(p.support)
+    return _image(ComposeTransform(p.transforms), _ends_of(p.base_dist), dtype_of(p))
+
+
+def _bounds(support: Any) -> tuple[Any, Any]:
+    return getattr(support, "lower_bound", None), getattr(support, "upper_bound", None)
+
+
+def _image(transform: Any, ends: tuple[Any, Any], dtype: torch.dtype) -> tuple[Any, Any]:
+    """Return the ends of the image of an interval.
+
+    Raises:
+        ValueError: A transform that is not bijective, or one that turns half-lines around in a part
+            of the batch.
+    """
+    if isinstance(transform, ComposeTransform):
+        for part in transform.parts:
+            ends = _image(part, ends, dtype)
+        return ends
+    if not transform.bijective:
+        raise ValueError(f"transforms must be bijective, got {transform}")
+    domain, codomain = _bounds(transform.domain), _bounds(transform.codomain)
+    try:
+        sign = transform.sign
+    except NotImplementedError:
+        return codomain
+    turns = _turns(transform, sign, (ends[0] is None) != (ends[1] is None))
+    low, high = (
+        # The end of a domain has no image in float64, which logits clamp, but a limit.
+        limit
+        if end is None or _coincide(end, bound)
+        else transform(torch.as_tensor(end, dtype=dtype))
+        for end, bound, limit in zip(
+            ends, domain, codomain[::-1] if turns else codomain, strict=True
+        )
+    )
+    if turns:
+        return high, low
+    if isinstance(low, Tensor) and isinstance(high, Tensor):  # signs may differ
+        return torch.minimum(low, high), torch.maximum(low, high)
+    return low, high
+
+
+def _turns(transform: Any, sign: Any, is_half_line: bool) -> bool:
+    """Return whether a transform is known to decrease, which must be known of half-lines."""
+    if not isinstance(sign, Tensor):
+        return sign < 0
+    if not is_half_line:
+        return False
+    falls = in_eager() and not sign.is_meta and bool((sign < 0).all())
+    require(
+        falls | (sign > 0), "transforms", "of one sign in a batch, to turn half-lines", transform
+    )
+    return falls
+
+
+def _coincide(end: Any, bound: Any) -> bool:
+    """Return whether an end is that of a domain, as is assumed of tensors without values."""
+    if bound is None or not isinstance(end, Tensor):
+        return bound is not None and end == bound
+    return not in_eager() or end.is_meta or bool((end == bound).all())
+
+
 def is_unbounded(p: Any) -> bool:
     """Return whether every density of the batch is positive on the whole line."""
     if isinstance(p, TorchUnivariate):
@@ -279,7 +358,7 @@ class TorchDensity(SparseDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density; -inf with zero gradient off the support."""
         with torch.no_grad():
-            inside = self.base.support.check(value)
+            inside = self.support.check(value)
             # Some distributions are NaN on a part of the support that they declare.
             log_p = self.base.log_prob(self._move_inside(value, inside))
             log_p = log_p.nan_to_num(-math.inf, math.inf, -math.inf)
@@ -378,12 +457,17 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
     @property
     def ends(self) -> tuple[Tensor | None, Tensor | None]:
         """Lower and upper end of the support (*batch), None where there is none."""
+        ones = torch.ones_like(self.alpha)
+        low, high = (None if end is None else end * ones for end in _ends_of(self.base))
+        return low, high
 
-        def end(name: str) -> Tensor | None:
-            bound = getattr(self.base.support, name, None)
-            return None if bound is None else bound * torch.ones_like(self.alpha)
-
-        return end("lower_bound"), end("upper_bound")
+    @constraints.dependent_property
+    def support(self) -> Constraint:
+        """The support of `base`, or what its transforms turn its own base's into."""
+        low, high = self.ends if _is_transformed(self.base) else (None, None)
+        if low is None:
+            return self.base.support if high is None else constraints.less_than(high)
+        return constraints.greater_than_eq(low) if high is None else constraints.interval(low, high)
 
     @property
     def intervals(self) -> Tensor:
@@ -409,7 +493,7 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
             half = torch.full_like(centre, 0.5)
             for known in (self._known("mode"), self._known("icdf", half), self._known("mean")):
                 if known is not None:
-                    within = known.isfinite() & self.base.support.check(known)
+                    within = known.isfinite() & self.support.check(known)
                     centre = torch.where(within, known, centre)
             # Without a variance, half the width of the uniform density of the same height, or less
             # where the log density is more curved.
@@ -487,6 +571,8 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
         return cast(Law, self._law).log_mass(start, end)
 
     def _closed_form(self, name: str) -> Tensor | None:
+        if name == "mode" and torch_name(self.base) == "Kumaraswamy":
+            return None  # torch's is NaN
         return self._known(name, call=name == "entropy")
 
     def _moment(self, name: str, n: int, terms: Tensor) -> Tensor:
