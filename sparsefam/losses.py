@@ -3,7 +3,6 @@ r"""Fenchel-Young losses of scores, last layers that are trained with them, and 
 import copy
 import math
 from collections.abc import Callable
-from numbers import Real
 from typing import Any, Literal, cast
 
 import torch
@@ -14,7 +13,7 @@ from torch.nn.functional import softplus
 from . import distributions
 from ._numerics.deformed import log_beta
 from ._numerics.quadrature import line_integral
-from ._numerics.validation import broadcast_shapes, require, require_integer
+from ._numerics.validation import as_number, as_tensors, broadcast_shapes, require, require_integer
 from ._prediction_map import rpm
 from .distributions import (
     BetaGaussian,
@@ -188,7 +187,7 @@ def mmd(
         rule = " or ".join(f"(n, *{tuple(x)})" for x in dict.fromkeys(shapes))
         raise ValueError(f"samples must be a floating tensor {rule}, got {samples!r}")
     require(samples.isfinite(), "samples", "finite", samples)
-    width = torch.as_tensor(width, dtype=p.alpha.dtype, device=p.alpha.device)
+    width = as_tensors(width=width)["width"].to(p.alpha)
     require(width.isfinite() & (width > 0), "width", "positive and finite", width)
     nodes, weights = p.quadrature(_order_for(p, width) if order is None else order)
     t, x = (y if p.event_shape else y.unsqueeze(-1) for y in (nodes, samples.to(p.alpha)))
@@ -385,7 +384,7 @@ def checked_alpha(alpha: float) -> float:
     """Return an entropic index; raise ValueError unless it is finite and at least 1."""
     if isinstance(alpha, Tensor):
         require(torch.isfinite(alpha) & (alpha >= 1), "alpha", "finite, at least 1", alpha)
-    elif not isinstance(alpha, Real) or isinstance(alpha, bool) or not 1 <= alpha < math.inf:
+    elif not 1 <= as_number(alpha) < math.inf:
         raise ValueError(f"alpha must be finite, at least 1, got {alpha!r}")
     return alpha
 

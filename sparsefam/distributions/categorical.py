@@ -11,7 +11,7 @@ from torch.distributions.constraints import Constraint
 from torch.types import _size
 
 from .._numerics.deformed import log_beta
-from .._numerics.validation import broadcast_shapes, require, require_power
+from .._numerics.validation import as_tensors, broadcast_shapes, require, require_power
 from ..scores import Finite
 from .base import SparseDistribution
 
@@ -68,9 +68,7 @@ class SparseCategorical(SparseDistribution):
             require(fits.all(-1), "probs", "nonnegative and finite", weights)
             require((weights > 0).any(-1), "probs", "positive for some category", weights)
         self.probs = weights / weights.sum(-1, keepdim=True)
-        self.alpha = torch.as_tensor(alpha, dtype=weights.dtype, device=weights.device).expand(
-            weights.shape[:-1]
-        )
+        self.alpha = as_tensors(alpha=alpha)["alpha"].to(weights).expand(weights.shape[:-1])
         super().__init__(weights.shape[:-1], validate_args=validate_args)
 
     @constraints.dependent_property(is_discrete=True, event_dim=0)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from numbers import Real
 from typing import Any, ClassVar
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 
-from .._numerics.validation import broadcast_arguments, require
+from .._numerics.validation import as_number, broadcast_arguments, require
 from ..supports import Interval, IntervalUnion, RealLine, finite
 from ._line.engine import (
     COARSE,
@@ -108,7 +107,7 @@ class Density(IntegratedDistribution):
                 rule = "have names that are none of a density's own"
                 raise ValueError(f"parameters must {rule}, got {name!r}")
         self._function = log_prob
-        self._is_open = tuple(isinstance(x, Real) and math.isinf(x) for x in (low, high))
+        self._is_open = tuple(math.isinf(as_number(x)) for x in (low, high))
         try:
             places = {f"breakpoints[{i}]": x for i, x in enumerate(breakpoints)}
         except TypeError:
