@@ -1,6 +1,5 @@
 r"""Fenchel-Young losses of scores, last layers that are trained with them, and a kernel loss."""
 
-import copy
 import math
 from collections.abc import Callable
 from numbers import Real
@@ -303,7 +302,8 @@ def _term_of_density(target: Any, score: Score, p: SparseDistribution) -> Tensor
             f"target must have event shape {tuple(p.event_shape)}, got {tuple(target.event_shape)}"
         )
     shape = broadcast_shapes(target.batch_shape, p.batch_shape)
-    density, f = to_float64(target).expand(shape), _to_float64(score)
+    density = to_float64(target).expand(shape)
+    f = LogDensity(to_float64(score.density)) if isinstance(score, LogDensity) else score
     alpha, log_base = p.alpha.double(), _log_base(p)
 
     def cost(t: Tensor) -> Tensor:
@@ -326,16 +326,6 @@ def _term_of_density(target: Any, score: Score, p: SparseDistribution) -> Tensor
     else:
         integral = line_integral(integrand, _with_kinks(cuts_of(density), f))
     return integral.to(p.alpha.dtype)
-
-
-def _to_float64(score: Score) -> Score:
-    new = copy.copy(score)
-    for name, value in vars(score).items():
-        if isinstance(value, Tensor):
-            setattr(new, name, value.double())
-    if isinstance(new, LogDensity):
-        new.density = to_float64(new.density)
-    return new
 
 
 def _log_base(p: Any) -> Callable[[Tensor], Tensor]:

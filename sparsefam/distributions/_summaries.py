@@ -28,8 +28,6 @@ class Summaries(TorchDistribution):
     None, and the method that asks finds the value by itself.
     """
 
-    alpha: Tensor
-
     # Hooks. `upper` (..., *batch) tells of each value whether the mass above it is meant.
 
     def _known_cdf(self, value: Tensor) -> Tensor | None:
@@ -65,9 +63,6 @@ class Summaries(TorchDistribution):
 
     def _known_mass_above(self, value: Tensor) -> Tensor | None:
         """Return the mass of the set of highest density with each value at its end."""
-
-    def _to_float64(self) -> Any:
-        """Return the same density in float64, if it is not that of parameters in float64."""
 
     def _breakpoints(self) -> Tensor:
         """Return locations (*batch, J) between which the density is smooth, padded with NaN."""
@@ -188,7 +183,7 @@ class Summaries(TorchDistribution):
         """Return the ends of intervals, after the checks of the method of this name."""
         self._require_numbers(name)
         own: Any = self
-        low, high, _ = broadcast_arguments(a=a, b=b, density=self.alpha)
+        low, high, _ = broadcast_arguments(a=a, b=b, density=self._like)
         if self._validate_args:
             for end, place in zip("ab", (low, high), strict=True):
                 own._validate_sample(place, end)
@@ -249,7 +244,7 @@ class Summaries(TorchDistribution):
         self._require_numbers("median")
         if (centre := self._symmetric_about) is not None:
             return centre
-        return self.icdf(torch.full_like(self.alpha, 0.5))
+        return self.icdf(torch.full_like(self._like, 0.5))
 
     def _moment_about(self, n: int, centre: Tensor) -> Tensor:
         """Return E[(t - centre)^n] (*batch)."""
@@ -286,7 +281,7 @@ class Summaries(TorchDistribution):
         if not isinstance(central, bool):
             raise ValueError(f"central must be True or False, got {central!r}")
         if not central:
-            return self._moment_about(n, torch.zeros_like(self.alpha))
+            return self._moment_about(n, torch.zeros_like(self._like))
         return self._central_moment(n)
 
     @property
@@ -316,16 +311,16 @@ class Summaries(TorchDistribution):
             NotImplementedError: A density of vectors.
         """
         self._require_numbers("highest_density")
-        level, _ = broadcast_arguments(mass=mass, density=self.alpha)
+        level, _ = broadcast_arguments(mass=mass, density=self._like)
         require((level > 0) & (level < 1), "mass", "in (0, 1)", mass)
         if level.shape != self.batch_shape:
             shape = tuple(self.batch_shape)
             raise ValueError(f"mass must be a number or of shape {shape}, got {tuple(level.shape)}")
-        level = level.to(self.alpha.dtype)
+        level = level.to(self._like.dtype)
         if (known := self._known_highest_density(level)) is not None:
             return known
-        p = self._to_float64() or self
-        return IntervalUnion(highest_density(p, level, p._breakpoints()).to(self.alpha.dtype))
+        p = self.to_float64()
+        return IntervalUnion(highest_density(p, level, p._breakpoints()).to(self._like.dtype))
 
     def highest_density_mass(self, value: Tensor) -> Tensor:
         r"""Return the mass of the set $\{p \ge p(t)\}$ of locations t: inverts `highest_density`.
@@ -344,9 +339,9 @@ class Summaries(TorchDistribution):
         with torch.no_grad():
             if (found := self._known_mass_above(value)) is None:
                 shape = torch.broadcast_shapes(value.shape, self.batch_shape)
-                p = (self._to_float64() or self).expand(shape)
+                p = self.to_float64().expand(shape)
                 found = mass_above(p, value.expand(shape), p._breakpoints())
-            return found.to(self.alpha.dtype)
+            return found.to(self._like.dtype)
 
     # What policies ask for
 

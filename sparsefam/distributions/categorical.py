@@ -44,6 +44,7 @@ class SparseCategorical(SparseDistribution):
     """
 
     arg_constraints: ClassVar[dict[str, Constraint]] = {"probs": constraints.simplex}
+    _tensors = {"alpha": 0}
     has_rsample = False
     has_enumerate_support = True
 
