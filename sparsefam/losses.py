@@ -187,10 +187,10 @@ def mmd(
         rule = " or ".join(f"(n, *{tuple(x)})" for x in dict.fromkeys(shapes))
         raise ValueError(f"samples must be a floating tensor {rule}, got {samples!r}")
     require(samples.isfinite(), "samples", "finite", samples)
-    width = torch.as_tensor(width, dtype=p.alpha.dtype, device=p.alpha.device)
+    width = torch.as_tensor(width, dtype=p._like.dtype, device=p._like.device)
     require(width.isfinite() & (width > 0), "width", "positive and finite", width)
     nodes, weights = p.quadrature(_order_for(p, width) if order is None else order)
-    t, x = (y if p.event_shape else y.unsqueeze(-1) for y in (nodes, samples.to(p.alpha)))
+    t, x = (y if p.event_shape else y.unsqueeze(-1) for y in (nodes, samples.to(p._like)))
     t, x = t.movedim(0, -2) / width, x.movedim(0, -2) / width
     w, even = weights.movedim(0, -1).unsqueeze(-1), x.new_full((len(samples), 1), 1 / len(samples))
     own = (w * _mean_kernel(t, t, w)).sum((-1, -2))
@@ -325,7 +325,7 @@ def _term_of_density(target: Any, score: Score, p: SparseDistribution) -> Tensor
         integral: Tensor = density.expect(cost)
     else:
         integral = line_integral(integrand, _with_kinks(cuts_of(density), f))
-    return integral.to(p.alpha.dtype)
+    return integral.to(p._like.dtype)
 
 
 def _log_base(p: Any) -> Callable[[Tensor], Tensor]:

@@ -13,7 +13,7 @@ from torch.types import _size
 from .._numerics.validation import require_shape
 from ..bases import Basis
 from ..supports import WithAtoms
-from .base import SparseDistribution
+from .base import SoftmaxDistribution, SparseDistribution
 
 __all__ = ["MixedDistribution"]
 
@@ -27,11 +27,7 @@ class MixedDistribution(SparseDistribution):
 
     base: Any
     _members = ("base",)
-
-    @property
-    def alpha(self) -> Tensor:  # type: ignore[override]
-        """Entropic index: 1 (*batch)."""
-        return torch.ones_like(self._like)
+    alpha = SoftmaxDistribution.alpha
 
     def _atoms(self) -> tuple[Tensor, Tensor]:
         """Return locations of atoms, finite also where there is none, and log masses (K, *batch).
@@ -44,12 +40,9 @@ class MixedDistribution(SparseDistribution):
         """Return the law of what is at no atom, and the logarithm of its mass (*batch)."""
         raise NotImplementedError
 
-    def _known_tail(self, value: Tensor, upper: Tensor, log: bool) -> Tensor:
-        """Return a tail, or the logarithm of any, also of the larger one."""
-        raise NotImplementedError
-
-    def _known_log_tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        return self._known_tail(value, upper, log=True)
+    def _log_tail(self, value: Tensor, upper: Tensor) -> Tensor:
+        # Subclasses know the logarithm of either tail, also of the larger one.
+        return self._tail(value, upper, log=True)
 
     def _intervals(self) -> Tensor:
         """Return the support (*batch, J, 2), in any order."""

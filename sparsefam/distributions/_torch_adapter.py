@@ -21,7 +21,7 @@ from .._numerics.validation import (
     require,
     without_derivative,
 )
-from ..bases import Fourier
+from ..bases import Basis, Fourier
 from ..supports import RealLine
 from ._line.engine import (
     Coordinate,
@@ -478,12 +478,15 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
             known = known.detach() + (share - share.detach())
         return torch.where(inside, known, (value >= high).to(known.dtype))
 
-    def _formula_of_tail(self, value: Tensor, upper: Tensor) -> Tensor | None:
-        below = self._known_cdf(value) if self._law is None else None
-        return None if below is None else torch.where(upper, 1 - below, below)
+    def _known_tail(self, value: Tensor, upper: Tensor, log: bool) -> Tensor:
+        below = self._known_cdf(value) if self._law is None and not log else None
+        if below is None:
+            return super()._known_tail(value, upper, log)
+        return torch.where(upper, 1 - below, below)
 
-    def _formula_of_quantiles(self, value: Tensor) -> Tensor | None:
-        return self._known("icdf", value * torch.ones_like(self._like))
+    def _known_icdf(self, value: Tensor) -> Tensor:
+        known = self._known("icdf", value * torch.ones_like(self._like))
+        return super()._known_icdf(value) if known is None else known
 
     def _log_part(self, start: Tensor, end: Tensor) -> Tensor:
         return cast(Law, self._law).log_mass(start, end)
@@ -504,7 +507,18 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
     def to_float64(self) -> SparseDistribution:
         return self._twin() or super().to_float64()
 
+    def _known_expect(self, psi: Basis, order: int) -> Tensor:
+        uniform = self._twin()
+        return super()._known_expect(psi, order) if uniform is None else uniform.expect(psi, order)
+
+    def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
+        if (uniform := self._twin()) is None:
+            return super()._beta_covariance(phi, psi, beta)
+        self.escort(beta)  # refuses all but 1
+        return uniform.generalized_covariance(phi, psi, 1.0)
+
     def _twin(self) -> BetaGaussian | None:
+        """Return a uniform density in the class that has closed forms of expectations."""
         if torch_name(self.base) != "Uniform":
             return None
         lower, upper = self.intervals[..., 0, :].unbind(-1)

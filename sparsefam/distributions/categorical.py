@@ -136,7 +136,7 @@ class SparseCategorical(SparseDistribution):
     @property
     def log_normalizer(self) -> Tensor:
         r"""$A_\alpha$ of `score`: zero (*batch)."""
-        return torch.zeros_like(self.alpha)
+        return torch.zeros_like(self._like)
 
     def escort(self, beta: Tensor | float | None = None) -> "SparseCategorical":
         r"""Return the escort on the same categories; default $\beta = 2 - \alpha$.

@@ -115,7 +115,7 @@ class LocationScale(SymmetricDistribution):
         # The second derivative of g only where it is needed: torch.export cannot trace it, and the
         # first one in a process imports torch's compiler.
         learned = self._learned or forward_ad._current_level >= 0
-        return _Convex(self.alpha, self.g, self._root.to(self.alpha.dtype), learned)
+        return _Convex(self.alpha, self.g, self._root.to(self.loc.dtype), learned)
 
     def _peak_score(self) -> Tensor:
         return -slope_of(self.g, torch.zeros_like(self.loc)) / self.scale
