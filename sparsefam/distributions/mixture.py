@@ -130,8 +130,8 @@ class Mixture(SoftmaxDistribution):
         parts = [self._expanded(p) for p in self._parts]
         new = SoftmaxDistribution.__getitem__(self._replace(_parts=parts), index)
         batched = isinstance(self.components, Distribution)
-        new.components = new._parts[0] if batched else [p[..., 0] for p in new._parts]
-        return new
+        components = new._parts[0] if batched else [p[..., 0] for p in new._parts]
+        return new._replace(components=components)
 
     def detach(self) -> Self:
         return super().detach()._replace(components=map_tensors(self.components, Tensor.detach))
