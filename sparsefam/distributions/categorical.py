@@ -44,6 +44,7 @@ class SparseCategorical(SparseDistribution):
     """
 
     arg_constraints: ClassVar[dict[str, Constraint]] = {"probs": constraints.simplex}
+    _tensors = {"alpha": 0}
     has_rsample = False
     has_enumerate_support = True
 
@@ -133,7 +134,7 @@ class SparseCategorical(SparseDistribution):
     @property
     def log_normalizer(self) -> Tensor:
         r"""$A_\alpha$ of `score`: zero (*batch)."""
-        return torch.zeros_like(self.alpha)
+        return torch.zeros_like(self._like)
 
     def escort(self, beta: Tensor | float | None = None) -> "SparseCategorical":
         r"""Return the escort on the same categories; default $\beta = 2 - \alpha$.

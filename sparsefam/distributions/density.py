@@ -88,7 +88,7 @@ class Density(IntegratedDistribution):
         "high": constraints.real,
     }
 
-    _derived = {"_places": 1, "_own_mass": 0, "_frame": 1, "_region": 2, "_peak": 0}
+    _tensors = {"_places": 1, "_own_mass": 0, "_frame": 1, "_region": 2, "_peak": 0}
 
     def __init__(
         self,
@@ -115,7 +115,6 @@ class Density(IntegratedDistribution):
         given = {"low": low, "high": high, **parameters, **places}
         tensors = dict(zip(given, broadcast_arguments(**given), strict=True))
         self.low, self.high = tensors["low"], tensors["high"]
-        self.alpha = torch.ones_like(self.low)
         own: Any = self
         own.arg_constraints = {**type(self).arg_constraints}
         for name in parameters:
@@ -295,13 +294,13 @@ class Density(IntegratedDistribution):
         inside = (self.low <= value) & (value <= self.high)
         log_q = self._log_q(torch.where(inside, value.double(), self._peak))
         log_p = torch.where(inside & (log_q > -math.inf), log_q - self._log_mass, -math.inf)
-        return log_p.to(torch.promote_types(self.alpha.dtype, value.dtype))
+        return log_p.to(torch.promote_types(self._like.dtype, value.dtype))
 
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> Constraint:
         """The interval between the ends."""
         if all(self._is_open):
-            return RealLine(self.alpha)
+            return RealLine(self._like)
         if any(self._is_open):
             ends = torch.stack([self.low, self.high], -1).unsqueeze(-2)
             return IntervalUnion.merged(ends, self.log_prob)

@@ -337,7 +337,7 @@ def _integral_over_line(p: Any, q: Any, integrand: _Integrand, nested: bool, eps
         shape = broadcast_shapes(p.batch_shape, q.batch_shape)
         p, q = p.expand(shape), q.expand(shape)
         centre = torch.where(p.scale <= q.scale, p.loc, q.loc).detach()
-        p.loc, q.loc = p.loc - centre, q.loc - centre
+        p, q = (x._replace(loc=x.loc - centre) for x in (p, q))
     ends = intervals_of(p).flatten(-2).unsqueeze(-2)
     at_end = ((cuts_of(q).unsqueeze(-1) - ends).abs() <= slack[..., None, None]).any(-1)
     p, q = separate_cuts(p, q)
