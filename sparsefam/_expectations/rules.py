@@ -282,7 +282,7 @@ class TruncatedNormal(Rule):
     def means(self, p: Truncated, psi: GaussianRBF, mode: Mode) -> Tensor:
         law, widths = cast(Any, p._law), cast(Tensor, psi.widths)
         means: Tensor = law.gaussian_means(*p._ends(), psi.centers.double(), widths.double())
-        return means.to(p.alpha.dtype)
+        return means.to(p._like.dtype)
 
 
 def _inner(p: Any) -> Any:
