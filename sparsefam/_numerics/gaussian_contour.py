@@ -204,7 +204,9 @@ def _pull_back(kept: Any, grads: Changes, _: Sequence[bool]) -> Changes:
 # Compiled graphs could not fuse complex numbers. Derivatives are results so that they can be
 # differentiated.
 _pull_operator = operator(
-    "ball_pull", _pull_partials, lambda kind, inputs, _: [torch.empty_like(x).contiguous() for x in inputs]
+    "ball_pull",
+    _pull_partials,
+    lambda kind, inputs, _: [torch.empty_like(x).contiguous() for x in inputs],
 )
 _differentiable_integrals = differentiable(
     operator("ball_integrals", _forward, _like_outputs),

@@ -20,7 +20,14 @@ from .operators import (
     operator,
 )
 
-__all__ = ["integrals", "lowered_derivative", "power_slopes", "split_epsilon", "sum_nodes", "vmap_rows"]
+__all__ = [
+    "integrals",
+    "lowered_derivative",
+    "power_slopes",
+    "split_epsilon",
+    "sum_nodes",
+    "vmap_rows",
+]
 
 # The function whose weights are the derivative in x, up to the power's factor, and that whose
 # weights are the derivative in eps.

@@ -12,14 +12,8 @@ from torch.distributions.constraints import Constraint
 from torch.types import _size
 
 from .._dispatch import register_expect
-from .._numerics.validation import (
-    broadcast_arguments,
-    differentiable_once,
-    in_float64,
-    map_tensors,
-    require,
-    without_derivative,
-)
+from .._numerics.operators import differentiable_once, without_derivative
+from .._numerics.validation import broadcast_arguments, in_float64, map_tensors, require
 from ..bases import Fourier
 from ..supports import RealLine
 from ._line.engine import (
