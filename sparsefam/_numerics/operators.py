@@ -54,8 +54,9 @@ def operator(name: str, function: Callable[..., Any], like: Callable[..., Any]) 
         found = function(*inputs)
         return found.contiguous() if isinstance(found, Tensor) else [x.contiguous() for x in found]
 
-    registered: Any = torch.library.custom_op(f"sparsefam::{name}", contiguous, mutates_args=())
-    registered.register_fake(like)
+    torch.library.custom_op(f"sparsefam::{name}", contiguous, mutates_args=()).register_fake(like)
+    # Graphs cannot hold what `custom_op` returns.
+    registered = getattr(torch.ops.sparsefam, name).default
 
     @wraps(function)
     def call(*inputs: Any) -> Any:
