@@ -41,13 +41,13 @@ _Kind = torch._C._functorch.TransformType
 # What may be done
 
 
-def branches_allowed() -> bool:
+def branches_allowed(*tensors: Tensor) -> bool:
     """Return whether Python may branch on values, and call an operation block by block.
 
     So it is outside compiled graphs and transforms of `torch.func`. On a device branching waits,
     and a trace of `torch.jit` records the branch that was taken.
     """
-    return not compiled() and not torch._C._functorch.get_interpreter_stack()
+    return values_exist(*tensors) and not torch._C._functorch.get_interpreter_stack()
 
 
 def values_are_readable(*tensors: Tensor) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .modes import compiled, forward_mode_depth
+from .modes import compiled, forward_mode_depth, may_be_differentiated
 
 __all__ = [
     "Changes",
@@ -119,9 +119,6 @@ def differentiable(
     Function.forward.__signature__ = signature(function)  # type: ignore[attr-defined]
     if vmap is not None:
         Function.vmap = staticmethod(vmap)  # type: ignore[method-assign]
-    if push_forward is None:
-        return Function.apply
-    push = push_forward
 
     class WithForwardMode(Function):
         @staticmethod
@@ -131,10 +128,15 @@ def differentiable(
                     "forward mode within forward mode (jacfwd of jacfwd) is not supported: "
                     "use torch.func.hessian, or jacfwd of jacrev"
                 )
-            return push(_kept(ctx), changes)
+            return push_forward(_kept(ctx), changes)  # type: ignore[misc]
+
+    eager = Function if push_forward is None else WithForwardMode
 
     def call(*inputs: Any) -> Any:
-        return (Function if compiled() else WithForwardMode).apply(*inputs)
+        # torch's functions with derivatives are slow.
+        if not may_be_differentiated(*[x for x in inputs if isinstance(x, Tensor)]):
+            return Function.forward(*inputs)
+        return (Function if compiled() else eager).apply(*inputs)
 
     return call
 

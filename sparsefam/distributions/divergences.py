@@ -424,7 +424,7 @@ def _with_tails(p: Any, cuts: Tensor) -> Tensor:
         is_bounded = not any(map(is_unbounded, parts))
     else:
         ends = intervals_of(p)
-        is_bounded = branches_allowed() and not ends.is_meta and not bool(ends.isinf().any())
+        is_bounded = branches_allowed(ends) and not bool(ends.isinf().any())
     if is_bounded:
         return cuts
     low, high = (x.detach().unsqueeze(-1) for x in _span(cuts))

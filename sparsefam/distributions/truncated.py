@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.distributions.constraints import Constraint
 
-from .._numerics.modes import branches_allowed, traced
+from .._numerics.modes import branches_allowed
 from .._numerics.quadrature import sort_cuts
 from .._numerics.validation import require
 from ..supports import Interval, IntervalUnion
@@ -168,7 +168,7 @@ class Truncated(IntegratedDistribution):
 
     def _is_plain(self, law: Law) -> bool:
         """Whether a few operations show that the ends are valid."""
-        if not branches_allowed() or self.alpha.is_meta or traced():
+        if not branches_allowed(self.alpha):
             return False
         with torch.no_grad():
             return bool(law.is_resolved(self.low.double(), self.high.double(), _LOST).all())
@@ -218,7 +218,7 @@ class Truncated(IntegratedDistribution):
         intervals = intervals_of(self.base).to(self.alpha.dtype)
         intervals = clamp(intervals, self.low[..., None, None], self.high[..., None, None])
         # Under vmap and in compiled graphs values cannot be read; then only bijections differ.
-        known = branches_allowed() and not intervals.is_meta
+        known = branches_allowed(intervals)
         if intervals.shape[-2] == 1 and (not known or bool(intervals.isfinite().all())):
             return Interval(intervals[..., 0, 0], intervals[..., 0, 1], self.log_prob)
         empty = intervals.diff(dim=-1) <= 0

@@ -186,7 +186,7 @@ def shifted_contexts(
 
 def _readable(p: SymmetricDistribution, psi: GaussianRBF) -> bool:
     tensors = p.loc, p.scale, p.alpha, psi.centers, cast(Tensor, psi.widths)
-    return values_are_readable(*tensors)
+    return psi.centers.dtype in LOG_TAIL and values_are_readable(*tensors)
 
 
 def _extent(psi: GaussianRBF, centers: tuple[float, float] | None) -> tuple[float, ...] | None:

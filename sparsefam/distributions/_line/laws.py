@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..._numerics.modes import may_be_differentiated, values_are_readable
+from ..._numerics.modes import values_are_readable
 from ..._numerics.operators import differentiable
 from ..._numerics.quadrature import gauss_legendre
 
@@ -362,7 +362,7 @@ def _quantile_slopes(
     left = torch.where(known, u + (left - left.detach()), left)
     right = torch.where(known, w - u + (right - right.detach()), right)
     low, high = -law.log_ratio(a, x, left), law.log_ratio(x, b, right)
-    mass = torch.exp(_log_mass(name, a, b, w) - law.log_density(x)) if by_q else None
+    mass = torch.exp(_log_mass(name, a, b, w)[0] - law.log_density(x)) if by_q else None
     return (1 - q) * torch.exp(low), q * torch.exp(high), None, mass
 
 
@@ -409,23 +409,10 @@ def _keep(inputs: Any, outputs: Any) -> tuple[Any, ...]:
 
 # In w and the end of the higher density, and in a, b and the probability. The second results are
 # constants.
-_differentiable_mass = differentiable(
-    _mass_of, _pull_back_mass, _keep, _push_mass_forward, constants=(1,)
-)
-_differentiable_quantile = differentiable(
+_log_mass = differentiable(_mass_of, _pull_back_mass, _keep, _push_mass_forward, constants=(1,))
+_quantile = differentiable(
     _quantile_of, _pull_back_quantile, _keep, _push_quantile_forward, constants=(1,)
 )
-
-
-def _log_mass(name: str, *inputs: Tensor) -> Tensor:
-    # torch's functions with derivatives are slow.
-    mass = _differentiable_mass if may_be_differentiated(*inputs) else _mass_of
-    return mass(name, *inputs)[0]
-
-
-def _quantile(name: str, *inputs: Tensor) -> _Pair:
-    quantile = _differentiable_quantile if may_be_differentiated(*inputs) else _quantile_of
-    return quantile(name, *inputs)
 
 
 class Law(NamedTuple):
@@ -486,7 +473,7 @@ class Law(NamedTuple):
     def log_mass(self, low: Tensor, high: Tensor) -> Tensor:
         """Return the logarithm of the mass between ends (*batch)."""
         a, b, w = torch.broadcast_tensors(*self.standardize(*self.ends(low, high)))
-        return _log_mass(self.name, a, b, w) + self.log_factor
+        return _log_mass(self.name, a, b, w)[0] + self.log_factor
 
     def log_share(self, low: Tensor, high: Tensor, start: Tensor, end: Tensor) -> Tensor:
         """Return the logarithm of the part of the mass between ends that lies between others.
