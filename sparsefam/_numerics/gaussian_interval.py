@@ -12,7 +12,7 @@ closed form, otherwise by Gauss-Legendre quadrature. Each is inaccurate where th
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,7 +155,9 @@ def _push_forward(kept: Any, changes: Changes) -> Tensor:
     return torch.stack(torch.broadcast_tensors(*found)).sum(0)
 
 
-def _vmap(info: Any, dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
+def _vmap(
+    function: Callable[..., Tensor], _: Any, dims: tuple[int | None, ...], *inputs: Any
+) -> tuple[Tensor, int]:
     # Elementwise: put the mapped axis first and pad the others for broadcasting.
     rank = max(x.dim() - (d is not None) for x, d in zip(inputs[:4], dims, strict=False))
     front = []
@@ -164,7 +166,7 @@ def _vmap(info: Any, dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor
             x = x.movedim(d, 0)
             x = x.reshape(x.shape[0], *(1,) * (rank - x.dim() + 1), *x.shape[1:])
         front.append(x)
-    return _expectation(*front, *inputs[4:]), 0
+    return function(*front, *inputs[4:]), 0
 
 
 # The backward pass computes derivatives and saves no tensor of all pairs.

@@ -298,15 +298,11 @@ def _push_forward(kept: Any, changes: Changes) -> tuple[Tensor | None, ...]:
     return by_A, escort * offset, lowered * offset, None
 
 
-def _vmap(info: Any, dims: tuple[Any, ...], *inputs: Any) -> Any:
-    return vmap_rows(_normalized, info.batch_size, dims, *inputs)
-
-
 _normalized = differentiable(
     operator("normalized_weights", _solve, _like_solution),
     _pull_back,
     _keep,
     _push_forward,
-    _vmap,
+    vmap_rows,
     constants=(3,),
 )

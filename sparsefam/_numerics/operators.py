@@ -5,7 +5,7 @@ trace no rules of forward mode, which a twin without such a rule spares them.
 """
 
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from inspect import signature
 from typing import Any
 
@@ -84,7 +84,8 @@ def differentiable(
         push_forward: From what was kept and the changes of the arguments to those of the results.
             It cannot be differentiated by forward mode: torch would leave out its own tangents,
             without an error.
-        vmap: As the method of `torch.autograd.Function`. By default operations are batched.
+        vmap: As the method of `torch.autograd.Function`, with the function itself before the other
+            arguments. By default operations are batched.
         constants: Results without derivatives.
     """
 
@@ -117,8 +118,6 @@ def differentiable(
 
     # torch asks for it in each call, and making it takes longer than a short function.
     Function.forward.__signature__ = signature(function)  # type: ignore[attr-defined]
-    if vmap is not None:
-        Function.vmap = staticmethod(vmap)  # type: ignore[method-assign]
 
     class WithForwardMode(Function):
         @staticmethod
@@ -138,6 +137,8 @@ def differentiable(
             return Function.forward(*inputs)
         return (Function if compiled() else eager).apply(*inputs)
 
+    if vmap is not None:
+        Function.vmap = staticmethod(partial(vmap, call))  # type: ignore[method-assign]
     return call
 
 

@@ -80,7 +80,7 @@ def _weights(
 ) -> list[Tensor]:
     """Compute `power_weights` from the arguments of an operator, names in one string."""
     power = Power(number if eps is None else eps, ratio, order)
-    return [w.contiguous() for w in power_weights(x, measure, power, tuple(names.split()))]
+    return [*power_weights(x, measure, power, tuple(names.split()))]
 
 
 def _like_weights(x: Tensor, *arguments: Any) -> list[Tensor]:
@@ -112,17 +112,6 @@ def _push_forward(kept: Any, changes: Changes) -> tuple[Tensor, ...]:
         raise NotImplementedError(NO_FORWARD_MODE)
     power = Power(number, ratio, order)
     return tuple(_rate(name, x, measure, power, lowered) * changes[0] for name in names.split())
-
-
-def _vmap(info: Any, dims: tuple[Any, ...], *inputs: Any) -> Any:
-    return vmap_rows(_differentiable_weights, info.batch_size, dims, *inputs)
-
-
-# One operation in a compiled graph, since which subintervals are cut depends on the data; its first
-# call imports the compiler.
-_differentiable_weights = differentiable(
-    operator("power_weights", _weights, _like_weights), _pull_back, _keep, _push_forward, _vmap
-)
 
 
 def _rate(name: str, x: Tensor, measure: Tensor, power: Power, lowered: Tensor | None) -> Tensor:
@@ -159,13 +148,14 @@ def power_slopes(x: Tensor, measure: Tensor, power: Power, name: str, grad: Tens
 
 def vmap_rows(
     function: Callable[..., tuple[Tensor, ...]],
-    count: int,
+    info: Any,
     dims: tuple[Any, ...],
     x: Tensor,
     measure: Tensor,
     *rest: Any,
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     """Apply a function with the axis that vmap adds among the rows, the last axis."""
+    count = info.batch_size
 
     def fold(value: Any, dim: int | None) -> Any:
         if not isinstance(value, Tensor):
@@ -182,3 +172,14 @@ def vmap_rows(
     others = [fold(value, dim) for value, dim in zip(rest, dims[2:], strict=True)]
     parts = [w.unflatten(-1, (count, -1)) for w in function(fold(x, dims[0]), measure, *others)]
     return tuple(parts), tuple(w.dim() - 2 for w in parts)
+
+
+# One operation in a compiled graph, since which subintervals are cut depends on the data; its first
+# call imports the compiler.
+_differentiable_weights = differentiable(
+    operator("power_weights", _weights, _like_weights),
+    _pull_back,
+    _keep,
+    _push_forward,
+    vmap_rows,
+)
