@@ -25,7 +25,6 @@ __all__ = [
     "may_be_differentiated",
     "may_have_tangent",
     "outside_modes",
-    "outside_transforms",
     "recording",
     "sizes_are_symbols",
     "traced",
@@ -148,16 +147,9 @@ def is_batched_by_autograd(x: Tensor) -> bool:
 
 
 @contextmanager
-def outside_transforms() -> Iterator[None]:
-    """Make tensors that belong to no transform and to no mode of inference."""
-    with torch.inference_mode(False), torch._C._DisableFuncTorch():
-        yield
-
-
-@contextmanager
 def outside_modes() -> Iterator[None]:
-    """Compute numbers whatever transform or mode of dispatch is active."""
-    with _disable_current_modes(), torch._C._DisableFuncTorch():
+    """Make tensors that may be cached, as they belong to no transform and no mode."""
+    with torch.inference_mode(False), _disable_current_modes(), torch._C._DisableFuncTorch():
         yield
 
 

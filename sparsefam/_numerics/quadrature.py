@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .modes import (
-    compiled,
     compiled_by_dynamo,
-    outside_transforms,
+    outside_modes,
     traced,
     values_exist,
     vmapped,
@@ -45,7 +44,7 @@ def constant(numbers: NDArray[Any], dtype: torch.dtype, device: torch.device) ->
     A tensor made under inference mode could not enter an autograd graph later, and one made inside
     a transform of torch.func would belong to that transform.
     """
-    with outside_transforms():
+    with outside_modes():
         return torch.tensor(numbers, dtype=dtype, device=device)
 
 
@@ -89,13 +88,7 @@ def _table(
     return _cached(name, tuple(sizes), tuple(numbers), dtype, device).clone()
 
 
-def _like_table(
-    name: str,
-    sizes: Sequence[int],
-    numbers: Sequence[float],
-    dtype: torch.dtype,
-    device: torch.device,
-) -> Tensor:
+def _like_table(name: str, sizes: Any, numbers: Any, dtype: Any, device: Any) -> Tensor:
     # int() fixes sizes that a trace may hold as symbols.
     shape = MAKERS[name](*(int(size) for size in sizes), *numbers).shape
     return torch.empty(shape, dtype=dtype, device=device)
@@ -112,8 +105,7 @@ def table(
     arguments = (name, sizes, numbers, like.dtype, like.device)
     if compiled_by_dynamo():
         return _table_operator(*arguments)
-    # An export without dynamo keeps the numbers, as fake tensors that must not be cached.
-    return (_cached.__wrapped__ if compiled() else _cached)(*arguments)
+    return _cached(*arguments)
 
 
 def gauss_legendre(order: int, like: Tensor) -> tuple[Tensor, Tensor]:
