@@ -101,7 +101,8 @@ def differentiable(
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
             outputs = (output,) if isinstance(output, Tensor) else output
             ctx.set_materialize_grads(False)
-            ctx.mark_non_differentiable(*[outputs[i] for i in constants])
+            if constants:
+                ctx.mark_non_differentiable(*[outputs[i] for i in constants])
             kept = keep(inputs, outputs)
             tensors = [x if isinstance(x, Tensor) else None for x in kept]
             ctx.others = [None if isinstance(x, Tensor) else x for x in kept]
