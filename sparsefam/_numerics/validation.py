@@ -295,7 +295,7 @@ def as_number(x: object) -> float:
     """Return a real number as a float, and NaN for all else, such as 10**400."""
     if not isinstance(x, Real) or isinstance(x, bool):
         return math.nan
-    if isinstance(x, Rational) and abs(x) > sys.float_info.max:
+    if isinstance(x, Rational) and abs(x) > sys.float_info.max:  # type: ignore[operator]
         return math.nan
     return float(x)
 
