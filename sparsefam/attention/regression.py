@@ -4,7 +4,6 @@ import math
 import warnings
 from functools import reduce
 from itertools import chain
-from numbers import Real
 from typing import Literal, cast
 
 import torch
@@ -25,7 +24,7 @@ from .._numerics.least_squares import (
     zero_masked,
 )
 from .._numerics.modes import branches_allowed
-from .._numerics.validation import require_integer
+from .._numerics.validation import as_number, require_integer
 from ..bases import Basis, BSpline, GaussianRBF
 from ..distributions import SparseDistribution
 from ..supports import Box, Domain, box_of
@@ -675,8 +674,8 @@ def _checked_factor(name: str, factor: object) -> float | Literal["gcv"]:
     """Return the factor of a penalty, or raise ValueError."""
     if isinstance(factor, str) and factor == "gcv":
         return "gcv"
-    number = float(factor) if isinstance(factor, Real) else math.nan
-    if not (math.isfinite(number) and number >= 0):
+    number = as_number(factor)
+    if not 0 <= number < math.inf:
         raise ValueError(f"{name} must be 'gcv', or finite and at least 0, got {factor!r}")
     return number
 
