@@ -2,10 +2,9 @@
 
 import copy
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
-from numbers import Integral, Rational, Real
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -253,9 +252,10 @@ def as_number(x: object) -> float:
     """Return a real number as a float, and NaN for all else, such as 10**400."""
     if not isinstance(x, Real) or isinstance(x, bool):
         return math.nan
-    if isinstance(x, Rational) and abs(x) > sys.float_info.max:
+    try:
+        return float(x)
+    except OverflowError:
         return math.nan
-    return float(x)
 
 
 def require_integer(name: str, value: object, least: int, most: int = LARGEST_SIZE) -> None:

@@ -15,12 +15,7 @@ from typing_extensions import Self
 from .._numerics.distributed import Group
 from .._numerics.least_squares import add_event_dims
 from .._numerics.modes import branches_allowed
-from .._numerics.validation import (
-    as_number,
-    broadcasts_to,
-    is_count,
-    require_integer,
-)
+from .._numerics.validation import as_number, broadcasts_to, is_count, require_integer
 from ..bases import Basis
 from ..distributions import SparseDistribution
 from ..supports import Domain, box_of

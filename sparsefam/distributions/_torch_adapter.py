@@ -22,12 +22,7 @@ from typing_extensions import Self
 from .._dispatch import register_expect
 from .._numerics.modes import branches_allowed
 from .._numerics.operators import differentiable_once, without_derivative
-from .._numerics.validation import (
-    broadcast_arguments,
-    in_float64,
-    map_tensors,
-    require,
-)
+from .._numerics.validation import broadcast_arguments, in_float64, map_tensors, require
 from ..bases import Basis, Fourier
 from ..supports import RealLine
 from ._line.engine import (
@@ -177,7 +172,8 @@ def exact_base(base: Any, **arguments: Tensor | float) -> tuple[Any, ...]:
 
 def _is_transformed(p: Distribution) -> bool:
     """Return whether torch takes for the support all that the last transform can reach."""
-    return type(p).support is TransformedDistribution.support
+    own: Any = type(p).support
+    return own is TransformedDistribution.support
 
 
 def _ends_of(p: Any) -> tuple[Any, Any]:
