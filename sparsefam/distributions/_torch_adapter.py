@@ -54,6 +54,7 @@ __all__ = [
 
 # Densities of this package by the names of classes of torch that they take the place of.
 WRAPPERS: dict[str | None, Callable[[Any], SparseDistribution]] = {}
+_DENSE: dict[str | None, type[Normal] | type[Laplace]] = {"Normal": Normal, "Laplace": Laplace}
 # Twice the nodes between two cuts for functions, and for waves.
 _FINE, _WAVES = 64, 512
 # Distributions of torch and Pyro without kinks inside of their supports.
@@ -117,8 +118,8 @@ def wrap(p: Any) -> SparseDistribution:
     name = torch_name(p)
     if name in WRAPPERS:
         return WRAPPERS[name](p)
-    if name in ("Normal", "Laplace"):
-        return (Normal if name == "Normal" else Laplace)._of(p.loc, p.scale)
+    if name in _DENSE:
+        return _DENSE[name]._of(p.loc, p.scale)
     if name == "MultivariateNormal":
         return MultivariateNormal(p.loc, scale_tril=p.scale_tril, validate_args=False)
     if name == "LowRankMultivariateNormal":
@@ -141,6 +142,8 @@ def to_float64(p: Any) -> Any:
         return Independent(
             to_float64(p.base_dist), p.reinterpreted_batch_ndims, validate_args=False
         )
+    if (name := torch_name(p)) in _DENSE:
+        return _DENSE[name]._of(p.loc.double(), p.scale.double())
     p = wrap(p)
     if (exact := p._to_float64()) is not None:
         return exact
@@ -157,10 +160,10 @@ def exact_base(base: Any, **arguments: Tensor | float) -> tuple[Any, ...]:
     """
     if not isinstance(base, Distribution) or base.event_shape or is_discrete(base):
         raise ValueError(f"base must be a continuous univariate distribution, got {base!r}")
-    part = wrap(base)
-    ones = torch.ones_like(part.alpha, dtype=dtype_of(base))
+    exact = to_float64(base)
+    ones = torch.ones_like(exact.alpha, dtype=dtype_of(base))
     tensors = broadcast_arguments(base=ones, **arguments)
-    exact, shape = to_float64(part), tensors[0].shape
+    shape = tensors[0].shape
     return exact if exact.batch_shape == shape else exact.expand(shape), *tensors
 
 
