@@ -2,21 +2,15 @@
 
 import math
 from collections.abc import Callable
-from inspect import signature
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..._numerics.modes import may_be_differentiated, values_are_readable
+from ..._numerics.operators import differentiable
 from ..._numerics.quadrature import gauss_legendre
-from ..._numerics.validation import (
-    by_forward_mode,
-    forward_rule,
-    in_eager,
-    is_readable,
-    may_have_tangent,
-)
 
 __all__ = ["Law", "LawBetween", "torch_law"]
 
@@ -74,7 +68,7 @@ class _Ends:
     def are_wide(self) -> bool:
         """Whether all are seen to be at least _WIDE from the mode, on both sides of it."""
         sides = self.sides
-        return is_readable(sides) and sides.numel() > 0 and float(sides.amax()) <= -_WIDE
+        return values_are_readable(sides) and sides.numel() > 0 and float(sides.amax()) <= -_WIDE
 
     @_once
     def log_mass(self) -> Tensor:
@@ -240,7 +234,7 @@ class _Normal(_Standard):
 
 def _any(mask: Tensor) -> bool:
     """Return whether any is true, or cannot be read; what is left out then is not selected."""
-    return not is_readable(mask) or bool(mask.any())
+    return not values_are_readable(mask) or bool(mask.any())
 
 
 def _is_near(a: Tensor, b: Tensor, w: Tensor) -> Tensor:
@@ -451,85 +445,16 @@ _STANDARD: dict[str, Any] = {
 }
 
 
-class _OfLaw(torch.autograd.Function):
-    """A function of a law's name and tensors, of whose two results the second is a constant."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: _Pair) -> None:
-        ctx.name = inputs[0]
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(*inputs[1:], *output)
-        ctx.save_for_forward(*inputs[1:], *output)
-
-
-class _LogMass(_OfLaw):
-    """Log mass between a and b, differentiated in w and the end of the higher density.
-
-    The second result is the logarithm of its ratio to that density.
-    """
-
-    @staticmethod
-    def forward(name: str, a: Tensor, b: Tensor, w: Tensor) -> _Pair:
-        ends = _Ends(name, a, b, w)
-        return ends.log_mass, ends.relative
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> Any:
-        return None, *(grad * x for x in _mass_slopes(ctx.name, *ctx.saved_tensors))
-
-
-class _LogMassForward(_LogMass):
-    @staticmethod
-    @forward_rule
-    def jvp(ctx: Any, _: None, *changes: Tensor | None) -> Any:
-        return _change(_mass_slopes(ctx.name, *ctx.saved_tensors), changes), None
-
-
-class _Quantile(_OfLaw):
-    """Quantiles between a and b, differentiated in a, b and the probability, and x - a."""
-
-    @staticmethod
-    def forward(name: str, a: Tensor, b: Tensor, w: Tensor, q: Tensor) -> _Pair:
-        ends = _Ends(name, a, b, w)
-        x, distance = ends.law.quantile(ends, q, 1 - q)
-        return x, torch.full_like(x, math.inf) if distance is None else distance
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> Any:
-        by_q = ctx.needs_input_grad[4]
-        slopes = _quantile_slopes(ctx.name, by_q, *ctx.saved_tensors)
-        shapes = [x.shape for x in ctx.saved_tensors[:4]]
-        return None, *(
-            None if x is None else (grad * x).sum_to_size(shape)
-            for x, shape in zip(slopes, shapes, strict=True)
-        )
-
-
-class _QuantileForward(_Quantile):
-    @staticmethod
-    @forward_rule
-    def jvp(ctx: Any, _: None, *changes: Tensor | None) -> Any:
-        slopes = _quantile_slopes(ctx.name, changes[3] is not None, *ctx.saved_tensors)
-        return _change(slopes, changes), None
-
-
-# torch asks for these in each call, and making them takes longer than the functions.
-_functions: Any = (_LogMass, _Quantile)
-for _function in _functions:
-    _function.forward.__signature__ = signature(_function.forward)
-
-
 def _mass_slopes(
     name: str, a: Tensor, b: Tensor, w: Tensor, log_mass: Tensor, log_ratio: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return derivatives of the log mass in a, b and w, one of the first two 0."""
-    law = _STANDARD[name]
+    law, present = _STANDARD[name], log_ratio.isfinite()
     if torch.is_grad_enabled():  # the same number with derivatives
         moved = log_mass - law.highest(a, b, w)
-        moved = moved - moved.detach()
-        log_ratio = torch.where(log_ratio.isfinite(), log_ratio + moved, math.inf)
+        log_ratio = log_ratio + (moved - moved.detach())
+    # Without mass there is no slope.
+    log_ratio = torch.where(present, log_ratio, math.inf)
     change = law.log_ratio(a, b, w)
     left = change <= 0
     fall = torch.where(left, change, -change)
@@ -539,7 +464,7 @@ def _mass_slopes(
 
 
 def _quantile_slopes(
-    name: str, by_q: bool, a: Tensor, b: Tensor, w: Tensor, q: Tensor, x: Tensor, u: Tensor
+    by_q: bool, name: str, a: Tensor, b: Tensor, w: Tensor, q: Tensor, x: Tensor, u: Tensor
 ) -> tuple[Tensor, Tensor, None, Tensor | None]:
     """Return derivatives of quantiles x in a, b and q."""
     law = _STANDARD[name]
@@ -547,7 +472,7 @@ def _quantile_slopes(
     left = torch.where(known, u + (left - left.detach()), left)
     right = torch.where(known, w - u + (right - right.detach()), right)
     low, high = -law.log_ratio(a, x, left), law.log_ratio(x, b, right)
-    mass = torch.exp(_log_mass(name, a, b, w) - law.log_density(x)) if by_q else None
+    mass = torch.exp(_log_mass(name, a, b, w)[0] - law.log_density(x)) if by_q else None
     return (1 - q) * torch.exp(low), q * torch.exp(high), None, mass
 
 
@@ -556,19 +481,49 @@ def _change(slopes: Any, changes: Any) -> Any:
     return sum(x * y for x, y in pairs if x is not None and y is not None)
 
 
-def _log_mass(name: str, a: Tensor, b: Tensor, w: Tensor) -> Tensor:
-    """Return the log mass of a standard law with its derivatives."""
-    out: _Pair = by_forward_mode(_LogMass, _LogMassForward).apply(name, a, b, w)
-    return out[0]
+def _pull_back_mass(kept: Any, grads: Any, needed: Any) -> Any:
+    return None, *(grads[0] * x for x in _mass_slopes(*kept))
 
 
-def _is_constant(*inputs: Tensor | float) -> bool:
-    """Return whether no derivatives are taken; torch's functions with derivatives are slow."""
-    if not in_eager() or torch._C._get_tracing_state() is not None:
-        return False
-    tensors = [x for x in inputs if isinstance(x, Tensor)]
-    needed = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    return not (needed or any(map(may_have_tangent, tensors)))
+def _pull_back_quantile(kept: Any, grads: Any, needed: Any) -> Any:
+    slopes = _quantile_slopes(needed[4], *kept)
+    return None, *(
+        None if x is None else (grads[0] * x).sum_to_size(end.shape)
+        for x, end in zip(slopes, kept[1:5], strict=True)
+    )
+
+
+def _push_mass_forward(kept: Any, changes: Any) -> Any:
+    return _change(_mass_slopes(*kept), changes[1:]), None
+
+
+def _push_quantile_forward(kept: Any, changes: Any) -> Any:
+    return _change(_quantile_slopes(changes[4] is not None, *kept), changes[1:]), None
+
+
+def _mass_of(name: str, a: Tensor, b: Tensor, w: Tensor) -> _Pair:
+    """Return the log mass between a and b, and the logarithm of its ratio to the higher density."""
+    ends = _Ends(name, a, b, w)
+    return ends.log_mass, ends.relative
+
+
+def _quantile_of(name: str, a: Tensor, b: Tensor, w: Tensor, q: Tensor) -> _Pair:
+    """Return quantiles x between a and b, and x - a."""
+    ends = _Ends(name, a, b, w)
+    x, distance = ends.law.quantile(ends, q, 1 - q)
+    return x, torch.full_like(x, math.inf) if distance is None else distance
+
+
+def _keep(inputs: Any, outputs: Any) -> tuple[Any, ...]:
+    return *inputs, *outputs
+
+
+# In w and the end of the higher density, and in a, b and the probability. The second results are
+# constants.
+_log_mass = differentiable(_mass_of, _pull_back_mass, _keep, _push_mass_forward, constants=(1,))
+_quantile = differentiable(
+    _quantile_of, _pull_back_quantile, _keep, _push_quantile_forward, constants=(1,)
+)
 
 
 class Law(NamedTuple):
@@ -579,7 +534,7 @@ class Law(NamedTuple):
         loc: $\mu$ (*batch).
         scale: $\sigma$ (*batch).
         exponential: Whether t is the exponential.
-        lower: Lower end of the support where it is finite, besides 0 for exponentials.
+        lower: Lower end of the support where it is finite.
         upper: Upper end where it is finite.
         log_factor: Added to log densities, for one half of a symmetric law.
     """
@@ -664,6 +619,7 @@ class Law(NamedTuple):
             ratios = part.standard.relative - whole.standard.relative
             known = ratios + torch.where(rise <= 0, by_low, by_high)
             known = torch.where(known.isfinite(), known, moved)
+        moved = torch.where(moved.isfinite(), moved, 0.0)  # no mass, which has no slope
         return known.detach() + (moved - moved.detach())
 
     @property
@@ -758,7 +714,8 @@ class LawBetween:
         self.law, self.ends = law, law.ends(low, high)
         self._given = law.loc, law.scale, low, high
         self.standard = _EndsOfLaw(law, *self.ends)
-        self.is_constant = _is_constant(*self._given)
+        tensors = [x for x in self._given if isinstance(x, Tensor)]
+        self.is_constant = not may_be_differentiated(*tensors)
         self._versions = [_version(x) for x in self._given] if self.is_constant else []
 
     def is_same(self, other: "LawBetween") -> bool:
@@ -773,18 +730,17 @@ class LawBetween:
         if self.is_constant:
             log_mass = self.standard.log_mass
         else:
-            log_mass = _log_mass(self.law.name, *self.standard.triple)
+            log_mass, _ = _log_mass(self.law.name, *self.standard.triple)
         return log_mass + self.law.log_factor if self.law.log_factor else log_mass
 
     def icdf(self, q: Tensor) -> Tensor:
         """Return quantiles of probabilities in (0, 1)."""
         law, (low, high) = self.law, self.ends
-        is_constant = self.is_constant and _is_constant(q)
+        is_constant = self.is_constant and not may_be_differentiated(q)
         if is_constant:
             x, distance = self.standard.law.quantile(self.standard, q, 1 - q)
         else:
-            function = by_forward_mode(_Quantile, _QuantileForward)
-            x, distance = function.apply(law.name, *self.standard.triple, q)
+            x, distance = _quantile(law.name, *self.standard.triple, q)
         t = law.loc + law.scale * x
         t = known = t.exp() if law.exponential else t
         if distance is not None:
@@ -800,13 +756,13 @@ def torch_law(p: Any, name: str | None) -> Law | None:
     if name in ("Cauchy", "Gumbel"):
         return Law(name.lower(), p.loc, p.scale)
     if name == "LogNormal":
-        return Law("normal", p.loc, p.scale, True)
+        return Law("normal", p.loc, p.scale, True, lower=0.0)
     if name == "Exponential":
         return Law("exponential", 0.0, p.rate.reciprocal(), lower=0.0)
     if name == "Pareto":
         return Law("exponential", p.scale.log(), p.alpha.reciprocal(), True, lower=p.scale)
     if name == "Weibull":
-        return Law("reversed gumbel", p.scale.log(), p.concentration.reciprocal(), True)
+        return Law("reversed gumbel", p.scale.log(), p.concentration.reciprocal(), True, lower=0.0)
     if name in ("HalfNormal", "HalfCauchy"):
         return Law(name[4:].lower(), 0.0, p.scale, lower=0.0, log_factor=math.log(2))
     return None
