@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from ._numerics.least_squares import recomputed
-from ._numerics.validation import LARGEST_ORDER, in_eager, require_integer
+from ._numerics.modes import branches_allowed
+from ._numerics.validation import LARGEST_ORDER, require_integer
 from .bases import Basis
 
 __all__ = [
@@ -69,7 +70,7 @@ class Rule:
         `torch.func` take all at once.
         """
         # `numel` would fix the sizes of an exported graph.
-        pairs = p.batch_shape.numel() * len(psi) if in_eager() else 0
+        pairs = p.batch_shape.numel() * len(psi) if branches_allowed() else 0
         if pairs < 4 * _PAIRS:
             return _contract(p.expect(psi), by_head)
 

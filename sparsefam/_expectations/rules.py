@@ -5,14 +5,19 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from .._choice import GENERAL, TABLE, Mode, Rule, count_pairs, explain
 from .._numerics.fourier import Waves, shifted_waves, waves_of
 from .._numerics.gaussian_contour import Four, gaussians_by_pairs
 from .._numerics.gaussian_interval import gaussian_expectation
+from .._numerics.modes import (
+    branches_allowed,
+    compiled,
+    exported,
+    in_forward_mode,
+    values_are_readable,
+)
 from .._numerics.shared_contour import CONTOURS, LEAST_EXPONENT, gaussians_by_shared_contour
-from .._numerics.validation import in_eager, is_plain_cpu_tensor
 from ..bases import Basis, GaussianRBF, Product, Stack
 from ..distributions import (
     BetaGaussian,
@@ -143,10 +148,10 @@ class Compiled(Rule):
     name = "operator"
 
     def serves(self, p: Any, psi: Any, mode: Mode) -> bool:
-        if not mode.contexts or not torch.compiler.is_compiling():
+        if not mode.contexts or not compiled():
             return False
         inner = _inner(p)
-        if torch.compiler.is_exporting() or not isinstance(inner, BetaGaussian):
+        if exported() or not isinstance(inner, BetaGaussian):
             return False
         return isinstance(psi, GaussianRBF) and psi.widths is not None and inner.loc.is_cpu
 
@@ -239,7 +244,7 @@ class SharedContour(Rule):
         loc, scale_tril, centers, spread = _inputs(p, psi)
         if loc.shape[-1] not in (2, 3) or spread.dim() > 1 or not len(centers):
             return False
-        if not LEAST_EXPONENT <= exponent <= max(CONTOURS) or forward_ad._current_level >= 0:
+        if not LEAST_EXPONENT <= exponent <= max(CONTOURS) or in_forward_mode():
             return False
         if centers.requires_grad or spread.requires_grad:
             return False
@@ -302,7 +307,7 @@ def _inputs(p: Any, psi: Any) -> Four:
 
 def _readable(p: SymmetricDistribution, psi: GaussianRBF) -> bool:
     tensors = p.loc, p.scale, p.alpha, psi.centers, cast(Tensor, psi.widths)
-    return in_eager() and is_plain_cpu_tensor(*tensors)
+    return psi.centers.dtype in LOG_TAIL and values_are_readable(*tensors)
 
 
 def _dtype(p: Any, psi: GaussianRBF) -> torch.dtype | None:
@@ -323,7 +328,7 @@ def _extent(psi: GaussianRBF, centers: tuple[float, float] | None) -> tuple[floa
 def _waves(p: SymmetricDistribution, psi: GaussianRBF, extent: tuple[float, ...]) -> Waves | None:
     """Return the waves of the functions, or None if there are too many or the family has none."""
     dtype, law = _dtype(p, psi), law_of(p)
-    if in_eager() and not p.loc.numel() or dtype is None or law is None:
+    if branches_allowed() and not p.loc.numel() or dtype is None or law is None:
         return None
     waves = waves_of(extent, dtype)
     if _are_many(waves, psi):

@@ -22,7 +22,7 @@ from .._numerics.fourier import (
     learned_table,
     waves_of,
 )
-from .._numerics.validation import in_eager
+from .._numerics.modes import values_are_readable
 from ..bases import GaussianRBF
 from ..distributions import BetaGaussian, Laplace, Normal, SymmetricDistribution
 from ..distributions._generators import LOG_TAIL
@@ -185,7 +185,7 @@ class _Rows:
         fits = (low > waves.high - waves.period) & (high < waves.low + waves.period)
         self.fits = fits & ~self.wide
         self.others = ~(fits | self.wide)
-        if in_eager() and loc.is_cpu:
+        if values_are_readable(loc.detach()):
             most = torch.maximum(high - waves.low, waves.high - low)
             most = torch.where(self.fits, most, 0.0).amax() / waves.period
             share = next((x for x in _SHARES if most < x), 1.0)
@@ -205,7 +205,7 @@ class _Rows:
         if weights is not None:
             own = torch.where(self.fits.view(weights.shape), weights, 0.0)
         values = expect_waves(loc, half, self.tables, self._index, right, waves, own)
-        eager = in_eager() and values.is_cpu
+        eager = values_are_readable(values.detach())
         if eager and not bool(self.wide.any()):
             return values
         nodes, spacing = waves.nodes(loc)

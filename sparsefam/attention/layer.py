@@ -14,13 +14,8 @@ from typing_extensions import Self
 
 from .._numerics.distributed import Group
 from .._numerics.least_squares import add_event_dims
-from .._numerics.validation import (
-    as_number,
-    broadcasts_to,
-    in_eager,
-    is_count,
-    require_integer,
-)
+from .._numerics.modes import branches_allowed
+from .._numerics.validation import as_number, broadcasts_to, is_count, require_integer
 from ..bases import Basis
 from ..distributions import SparseDistribution
 from ..supports import Domain, box_of
@@ -436,7 +431,7 @@ class ContinuousAttention(nn.Module):
             parts = self._project(query, key, value, places, key_padding_mask, attn_mask)
             with full_precision(query):
                 heads, density = self._attend(parts)
-                if self.regression.validate_args and in_eager() and not self._has_attended:
+                if self.regression.validate_args and branches_allowed() and not self._has_attended:
                     self._warn_of_overshoot(density, parts)
         else:
             sequence = (key, value, positions, key_padding_mask, attn_mask)

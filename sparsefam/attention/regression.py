@@ -23,7 +23,8 @@ from .._numerics.least_squares import (
     split_rows,
     zero_masked,
 )
-from .._numerics.validation import as_number, in_eager, require_integer
+from .._numerics.modes import branches_allowed
+from .._numerics.validation import as_number, require_integer
 from ..bases import Basis, BSpline, GaussianRBF
 from ..distributions import SparseDistribution
 from ..supports import Box, Domain, box_of
@@ -268,7 +269,7 @@ class RidgeRegression(nn.Module):
         if self.validate_args:
             _require_finite("positions", positions, values.shape, mask)
             _require_finite("values", values, values.shape, mask)
-            if in_eager() and not self._has_fitted:
+            if branches_allowed() and not self._has_fitted:
                 self._warn_if_unreached(positions, mask)
 
     def solve(self, statistics: NormalEquations, dtype: torch.dtype | None = None) -> ValueFunction:
