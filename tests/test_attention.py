@@ -526,7 +526,6 @@ test_bad_arguments_are_named = refused(
         (lambda: build(vdim=0), "vdim must be at least 1, got 0"),
         (lambda: build(alpha=0.5), "alpha must be at least 1, got 0.5"),
         (lambda: build(score="kernels"), "score must be .* or an AttentionScore, got 'kernels'"),
-        (lambda: build(score="moments", group=4), "group must be None for scores that read.*got 4"),
         (lambda: build(ndim=2), r"basis must take .* shape \(2,\) for ndim=2, got \(\)"),
         (lambda: build(basis=PLANE), r"basis must take .* shape \(\) for ndim=1, got \(2,\)"),
         (lambda: build(domain=(1.0, 1.0)), r"domain must be .*increase, got \(1.0, 1.0\)"),

@@ -52,16 +52,13 @@ class AttentionMask(NamedTuple):
         # Without queries the mask says nothing about positions.
         return cls(visible.any(2).any(1) if mask.shape[-2] else observed, visible, bias)
 
-    def check(self, discrete: bool, sharded: bool) -> None:
-        """Raise ValueError where a query may read nothing, or where a bias would be ignored.
-
-        A bias needs discrete scores. If `sharded`, other ranks hold further positions.
-        """
+    def check(self, discrete: bool) -> None:
+        """Raise ValueError where a query may read nothing, or a bias finds no discrete scores."""
         if self.visible is not None:
             rule = "attn_mask and key_padding_mask must leave every query a position to read"
             count = self.visible.sum(-1)
             require_all(count > 0, rule, count)
-        elif self.observed is not None and not sharded:
+        elif self.observed is not None:
             rule = "key_padding_mask must leave every example a position to read"
             count = self.observed.sum(-1)
             require_all(count > 0, rule, count)

@@ -13,7 +13,6 @@ import torch
 from torch import Size, Tensor, nn
 from typing_extensions import Self
 
-from .._numerics.distributed import Group
 from .._numerics.least_squares import add_event_dims
 from .._numerics.validation import (
     broadcasts_to,
@@ -147,7 +146,6 @@ class ContinuousAttention(nn.Module):
         penalty: Ridge penalty of the papers in place of `smoothing`, as in `RidgeRegression`.
         layer_scale: What the factors of the output channels start from, as in LayerScale. None: no
             factors.
-        group: As in `RidgeRegression`: every rank has a part of the sequence and its own queries.
         domain: Where densities may be centred, and the unit of their scales and of the roughness:
             ends (a, b) for all axes, or `ndim` such pairs. None: `basis.domain`, and (0, 1) on axes
             where the basis covers the whole line, or without a basis.
@@ -208,7 +206,6 @@ class ContinuousAttention(nn.Module):
         smoothing: float | Literal["gcv"] | None = None,
         penalty: float | Literal["gcv"] | None = None,
         layer_scale: float | None = 0.1,
-        group: "Group | None" = None,
         domain: Domain | None = None,
         ndim: int = 1,
         head_dim: int | None = None,
@@ -239,9 +236,6 @@ class ContinuousAttention(nn.Module):
         if dropout != 0:
             rule = "dropout must be 0, as there are no weights to drop"
             raise ValueError(f"{rule}: apply torch.nn.Dropout to the context, got {dropout!r}")
-        if (made.reads_keys or combine) and group is not None:
-            rule = "group must be None for scores that read keys and for combine=True"
-            raise ValueError(f"{rule}, got {group!r}")
         self.embed_dim, self.num_heads, self.kdim, self.vdim = embed_dim, num_heads, kdim, vdim
         self.head_dim = embed_dim // num_heads if head_dim is None else head_dim
         self.batch_first, self.combine = batch_first, combine
@@ -277,7 +271,6 @@ class ContinuousAttention(nn.Module):
             penalty,
             smoothing=smoothing,
             domain=box,
-            group=group,
             validate_args=validate_args,
         )
         for (a, b), (low, high) in zip(box, box if is_meta else basis.domain, strict=True):
@@ -415,8 +408,8 @@ class ContinuousAttention(nn.Module):
 
         Raises:
             ValueError: If shapes do not match, if a mask leaves a query nothing to read, if both a
-                function and a sequence are given, if positions are left out with `ndim` above 1 or
-                a group, if `query_positions` are missing, not asked for, not finite or outside of
+                function and a sequence are given, if positions are left out with `ndim` above 1,
+                if `query_positions` are missing, not asked for, not finite or outside of
                 the domain, or as `RidgeRegression.fit` does.
         """
         if not isinstance(need_weights, bool):
@@ -597,7 +590,7 @@ class ContinuousAttention(nn.Module):
             located = self._locate(places.queries, batch, queries)
         if self.regression.validate_args:
             discrete = self.combine or isinstance(self.score_proj, MomentScore)
-            mask.check(discrete, self.regression.group is not None)
+            mask.check(discrete)
             for name, x in {"query": query, "key": key, "value": value}.items():
                 if name != "key" or reads_keys:
                     check_finite(name, x)
@@ -695,7 +688,7 @@ class ContinuousAttention(nn.Module):
         """Warn, at the first call, if absolute weights in some contexts sum to too much."""
         self._has_attended = True
         values, positions, mask = parts.values, parts.positions, parts.mask
-        if self.regression.group is not None or not density.batch_shape.numel():
+        if not density.batch_shape.numel():
             return
         some, queries = slice(_EXAMPLES), slice(None, None, 1 + density.batch_shape[-1] // _QUERIES)
         observed = None if mask.observed is None else mask.observed[some]
@@ -740,7 +733,6 @@ class ContinuousAttention(nn.Module):
         sequences = {"query": query, "key": key, "value": value}
         for name, x in sequences.items():
             self._check_sequence(name, x)
-        sharded = self.regression.group is not None
         hint = f" with batch_first={self.batch_first} (is the other setting meant?)"
         first = 0 if self.batch_first else 1
         batch, queries, length = query.shape[first], query.shape[1 - first], value.shape[1 - first]
@@ -749,15 +741,11 @@ class ContinuousAttention(nn.Module):
             shape = (batch, size) if self.batch_first else (size, batch)
             check_shape(name, x, (*shape, channels), hint=hint)
         hint = f", always batch first,{hint}"
-        if positions is None and (self._event or sharded):
-            given = "a group" if sharded else f"ndim={self.ndim}"
-            raise ValueError(f"positions must be given with {given}, got None")
+        if positions is None and self._event:
+            raise ValueError(f"positions must be given with ndim={self.ndim}, got None")
         if padding is not None:
             check_mask("key_padding_mask", padding, (batch, length), hint=hint, or_floating=True)
         if mask is not None:
-            if sharded:
-                rule = "attn_mask must be None with a group: each rank has its own queries"
-                raise ValueError(f"{rule}, got shape {tuple(mask.shape)}")
             shapes = ((queries, length), (batch * self.num_heads, queries, length))
             check_mask("attn_mask", mask, *shapes, hint=hint, or_floating=True)
 

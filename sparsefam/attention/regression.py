@@ -12,7 +12,6 @@ from torch import Size, Tensor, nn
 from torch.distributions import Distribution
 from torch.nn.functional import pad
 
-from .._numerics.distributed import Group, process_group, sum_over_ranks
 from .._numerics.least_squares import (
     add_event_dims,
     add_sums,
@@ -107,10 +106,6 @@ class RidgeRegression(nn.Module):
         domain: The range of locations, as ends (low, high) for all axes or for each. It scales the
             roughness, and is where bases without a bounded range are integrated. None:
             `basis.domain`, or (0, 1) without a basis.
-        group: If sequences are sharded over processes, their group or mesh. Every rank fits with
-            its own positions and gets the functions of the whole sequence, by one reduction of
-            about B N (N + E) float64 numbers. Gradients, by another reduction, belong to the sum of
-            the ranks' losses. A shard may be empty. Not under `torch.vmap`.
         chunk_size: Number of rows of a chunk; the attribute may be set between calls. None: as
             many as make four megabytes.
         validate_args: Whether to check the values of arguments; None follows
@@ -118,8 +113,8 @@ class RidgeRegression(nn.Module):
 
     Raises:
         ValueError: If `basis` is not a basis, `penalty` or `smoothing` is neither "gcv" nor finite
-            and at least 0, both are given, the roughness has no bounded domain, `chunk_size` is not
-            positive, or the mesh does not have one dimension.
+            and at least 0, both are given, the roughness has no bounded domain, or `chunk_size` is
+            not positive.
 
     References:
         Martins et al. (2020), Sparse and Continuous Attention, eqs. 15 and 16. arXiv:2006.07214.
@@ -142,7 +137,6 @@ class RidgeRegression(nn.Module):
         *,
         smoothing: float | Literal["gcv"] | None = None,
         domain: Domain | None = None,
-        group: "Group | None" = None,
         chunk_size: int | None = None,
         validate_args: bool | None = None,
     ) -> None:
@@ -170,7 +164,6 @@ class RidgeRegression(nn.Module):
             default = SMOOTHING_OF_VECTORS if basis.event_shape else SMOOTHING
             given = default if smoothing is None else smoothing
             self.smoothing = _checked_factor("smoothing", given)
-        self.group = None if group is None else process_group(group)
         self.chunk_size = chunk_size
         self.validate_args = Distribution._validate_args if validate_args is None else validate_args
         self._has_fitted = False
@@ -240,7 +233,7 @@ class RidgeRegression(nn.Module):
         the whole.
 
         Returns:
-            The sums, over the positions of all ranks if there is a group.
+            The sums.
 
         Raises:
             ValueError: As `fit`, but not for too few observations.
@@ -252,17 +245,11 @@ class RidgeRegression(nn.Module):
     def _checked_statistics(
         self, positions: Tensor, values: Tensor, mask: Tensor | None, weights: Tensor | None = None
     ) -> NormalEquations:
-        """Sum over the observations of all ranks, whose values are checked."""
+        """Sum over observations, whose values are checked."""
+        self._check_values(positions, values, mask)
         if weights is not None:
             weights = self._check_weights(weights, values, mask)
-        sums = self._local_statistics(positions, values, mask, weights)
-        if self.group is not None:
-            flat = sum_over_ranks(torch.cat([x.flatten() for x in sums]), self.group)
-            pieces = flat.split([x.numel() for x in sums])
-            sums = NormalEquations(*(a.reshape(b.shape) for a, b in zip(pieces, sums, strict=True)))
-        # After the reduction, as others would wait for a rank that raises before it.
-        self._check_values(positions, values, mask)
-        return sums
+        return self._unchecked_statistics(positions, values, mask, weights)
 
     def _check_values(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> None:
         """Raise ValueError unless what takes part is finite; warn if functions are zero there."""
@@ -357,16 +344,13 @@ class RidgeRegression(nn.Module):
         return found.to(torch.promote_types(values.dtype, torch.float32)).reshape(shape)
 
     def _check_observations(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        """Return positions (B or 1, L, *event), or raise ValueError if shapes or dtypes do not fit.
-
-        Only a shard may be empty.
-        """
+        """Return positions (B or 1, L, *event), or raise ValueError if shapes or dtypes do not fit."""
         check_real("positions", positions)
         check_tensor("values", values)
         if mask is not None:
             check_tensor("mask", mask)
-        event, sharded = self.basis.event_shape, self.group is not None
-        if values.ndim != 3 or 0 in (values.shape[2:] if sharded else values.shape[1:]):
+        event = self.basis.event_shape
+        if values.ndim != 3 or 0 in values.shape[1:]:
             rule = "values must have shape (B, L, E), L and E not zero"
             raise ValueError(f"{rule}, got {tuple(values.shape)}")
         if not values.is_floating_point():
@@ -390,14 +374,14 @@ class RidgeRegression(nn.Module):
             require_all(valid, "weights must be finite and at least 0", weights)
         return weights
 
-    def _local_statistics(
+    def _unchecked_statistics(
         self,
         positions: Tensor,
         values: Tensor,
         mask: Tensor | None = None,
         weights: Tensor | None = None,
     ) -> NormalEquations:
-        """Sum over the observations of this process."""
+        """Sum over observations."""
         batch, length, channels = values.shape
         basis, given = self.basis, self.chunk_size
         if weights is not None:
@@ -415,10 +399,6 @@ class RidgeRegression(nn.Module):
             count = zero_masked(weights, mask).sum(-1, dtype=squares.dtype)
         else:
             count = squares.new_full((batch,), length) if mask is None else mask.sum(-1).to(squares)
-        if self.group is not None:
-            # NaN where a position is not finite, which other ranks may not see in their sums.
-            zeros = (positions - positions).detach()
-            count = count + zero_masked(zeros, mask).sum()
         return NormalEquations(gram, cross, squares, count, functions, values_sum)
 
     def _warn_if_unreached(self, positions: Tensor, mask: Tensor | None) -> None:
@@ -451,7 +431,7 @@ class RidgeRegression(nn.Module):
         """
         tensors = chain((positions,), self.basis.parameters(), self.basis.buffers())
         has_matrix = self._factor != "gcv" and not has_bands(self.basis)
-        if not has_matrix or self.group is not None or any(x.requires_grad for x in tensors):
+        if not has_matrix or any(x.requires_grad for x in tensors):
             return False
         if torch.compiler.is_exporting():
             return not _exports_to_onnx()
