@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Size, Tensor, nn
-from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
 from .validation import in_eager, map_tensors
@@ -17,11 +16,9 @@ from .validation import in_eager, map_tensors
 __all__ = [
     "add_event_dims",
     "add_sums",
-    "band_sums",
     "eliminate",
     "normal_sums",
     "recomputed",
-    "solve_band",
     "solve_orthogonally",
     "solve_shared",
     "split_rows",
@@ -29,9 +26,6 @@ __all__ = [
 ]
 
 Sums = tuple[Tensor, ...]
-
-# Rows of a block of a band matrix, at least: where small batched products are fast.
-_ROWS = 8
 
 
 def normal_sums(
@@ -107,46 +101,6 @@ def add_sums(a: Sums, b: Sums) -> Sums:
     return tuple(x + y for x, y in zip(a, b, strict=True))
 
 
-def band_sums(
-    nonzero: Callable[[Tensor], tuple[Tensor, Tensor]],
-    size: int,
-    positions: Tensor,
-    values: Tensor,
-    mask: Tensor | None,
-    weights: Tensor | None,
-    rows: int,
-) -> Sums:
-    """Compute the sums of `normal_sums` for B-splines; of the first, the bands for `solve_band`.
-
-    `nonzero` returns indices, from 0 to size - 1, and values of those that may not be zero.
-    """
-
-    def sums(
-        positions: Tensor, values: Tensor, mask: Tensor | None, weights: Tensor | None
-    ) -> Sums:
-        h = _prepare(values, mask)
-        index, f = nonzero(_prepare(positions, mask))
-        f = _prepare(f, mask)
-        left, weighted = _weigh(f, weights, mask), _weigh(h, weights, mask)
-        columns, examples, count = _as_columns(h, len(f)), len(f), f.shape[-1]
-        gram = f.new_zeros(examples * size, count)
-        cross = f.new_zeros(examples * size, columns.shape[-1])
-        index = index + size * torch.arange(examples, device=f.device)[:, None, None]
-        for k in range(count):
-            to, each = index[..., k].flatten(), left[..., k : k + 1]
-            products = pad(each * f[..., k:], (0, k)).flatten(0, 1)
-            gram = gram.index_put((to,), products, accumulate=True)
-            cross = cross.index_put((to,), (each * columns).flatten(0, 1), accumulate=True)
-        gram, cross = (x.reshape(examples, size, x.shape[-1]) for x in (gram, cross))
-        ones = f.new_zeros(examples * size).index_put((index.flatten(),), left.flatten(), True)
-        ones = ones.reshape(examples, size)
-        squares = (weighted * h).sum((1, 2))
-        return gram, _as_examples(cross, h), squares, ones, weighted.sum(1)
-
-    chunks = split_rows(rows, positions, values, mask, weights)
-    return reduce(add_sums, (sums(*chunk) for chunk in chunks))
-
-
 def solve_orthogonally(matrix: Tensor, design: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     r"""Solve $A C = F^\top H$, where $A - F^\top F$ is positive semidefinite.
 
@@ -166,87 +120,20 @@ def solve_orthogonally(matrix: Tensor, design: Tensor, values: Tensor) -> tuple[
 
 
 def solve_shared(matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Solve $A X = Y$ for positive definite A (S, N, N), or its bands as in `solve_band`.
+    r"""Solve $A X = Y$ for positive definite A (S, N, N).
 
     Examples may share A: Y has shape (B, N, E), and S is B or 1. Return X, and the least squared
     pivot of each matrix (S,), 0 or NaN if one is not positive.
     """
-    columns = _as_columns(right, matrix.shape[0])
-    if matrix.shape[-1] != matrix.shape[-2]:
-        solution, pivots = solve_band(matrix, columns)
-    else:
-        factor, failed = torch.linalg.cholesky_ex(matrix)
-        solution, pivots = torch.cholesky_solve(columns, factor), _least_pivot(factor, failed)
-    return _as_examples(solution, right), pivots
-
-
-def solve_band(band: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Solve $A X = Y$ for positive definite A with p bands on either side of the diagonal.
-
-    In blocks of at least p rows the matrix is block tridiagonal. Every other block is eliminated at
-    once, which leaves such a matrix of half as many blocks: $O(\log N)$ steps, $O(N p (p + E))$
-    work, and the errors of a Cholesky factorisation, as it is one in another order.
-
-    The bands, (S, N, p + 1), are the diagonal and those on its right: entry (j, m) is
-    $A_{j, j + m}$, and zero where there is none. Y has shape (S, N, E), and the result is that of
-    `solve_shared`.
-
-    References:
-        Heller (1976), Some aspects of the cyclic reduction algorithm for block tridiagonal linear
-        systems. SIAM J. Numerical Analysis 13.
-    """
-    size, width = band.shape[1:]
-    count = 1
-    while 2 * count * max(_ROWS, width - 1) <= size:
-        count *= 2
-    rows = -(-size // count)
-    diagonal, upper = _blocks(band, count, rows)
-    right = pad(right, (0, 0, 0, count * rows - size)).unflatten(1, (count, rows))
-    levels, pivots = [], []
-    while True:
-        # Blocks with an even index are eliminated, with an odd one they stay.
-        factor, failed = torch.linalg.cholesky_ex(diagonal[:, ::2])
-        pivots.append(_least_pivot(factor, failed).amin(1))
-        if diagonal.shape[1] == 1:
-            break
-        before = pad(upper[:, 1:-1:2].mT, (0, 0, 0, 0, 1, 0))
-        columns = torch.cat([before, upper[:, ::2], right[:, ::2]], -1)
-        solved = torch.linalg.solve_triangular(factor, columns, upper=False)
-        levels.append((factor, solved))
-        # Each block that stays has one on its left, and, but for the last, one on its right.
-        later = pad(solved[:, 1:], (0, 0, 0, 0, 0, 1))
-        by_left = solved[..., rows : 2 * rows].mT @ solved[..., rows:]
-        by_right = later[..., :rows].mT @ later
-        diagonal = diagonal[:, 1::2] - by_left[..., :rows] - by_right[..., :rows]
-        upper = -by_right[..., rows : 2 * rows]
-        right = right[:, 1::2] - by_left[..., rows:] - by_right[..., 2 * rows :]
-    x = torch.cholesky_solve(right, factor)
-    for factor, solved in reversed(levels):
-        before, after, y = solved.tensor_split((rows, 2 * rows), -1)
-        rest = y - before @ pad(x[:, :-1], (0, 0, 0, 0, 1, 0)) - after @ x
-        even = torch.linalg.solve_triangular(factor.mT, rest, upper=True)
-        x = torch.stack([even, x], 2).flatten(1, 2)
-    return x.flatten(1, 2)[:, :size], torch.stack(pivots).amin(0)
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    solution = torch.cholesky_solve(_as_columns(right, matrix.shape[0]), factor)
+    return _as_examples(solution, right), _least_pivot(factor, failed)
 
 
 def _least_pivot(factor: Tensor, failed: Tensor) -> Tensor:
     """Return the least squared pivot of Cholesky factors (..., N, N), 0 where they failed."""
     pivots = factor.diagonal(dim1=-2, dim2=-1).square().amin(-1)
     return torch.where(failed == 0, pivots, 0)
-
-
-def _blocks(band: Tensor, count: int, rows: int) -> tuple[Tensor, Tensor]:
-    """Return the blocks on the diagonal and on its right, each (S, count, rows, rows)."""
-    size, width = band.shape[1:]
-    # Further equations, of a size with the others: A_11 x = 0.
-    more = pad(band[:, :1, :1], (0, width - 1)).expand(-1, count * rows - size, -1)
-    band = torch.cat([band, more], 1).unflatten(1, (count, rows))
-    each = torch.arange(2 * rows, device=band.device)
-    offset = each - each[:rows].unsqueeze(-1)
-    index = offset.clamp(0, width - 1).expand(*band.shape[:2], -1, -1)
-    within = (offset >= 0) & (offset < width)
-    half, upper = torch.where(within, band.gather(-1, index), 0).split(rows, -1)
-    return half + half.triu(1).mT, upper
 
 
 def eliminate(matrix: Tensor, right: Tensor) -> Tensor:

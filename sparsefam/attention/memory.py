@@ -81,7 +81,7 @@ class ForgettingMemory(nn.Module):
         sums = self.regression.statistics(positions, values, mask)
         forgetting_factor = _factors(self.forgetting_factor, reset, values)
         if state is not None:
-            check_equations("state", state, sums.cross.shape, sums.gram.shape[-1])
+            check_equations("state", state, sums.cross.shape)
             sums = state.plus(sums, forgetting_factor)
         return self.regression.solve(sums, values.dtype), sums
 

@@ -10,12 +10,10 @@ from typing import Literal, cast
 import torch
 from torch import Size, Tensor, nn
 from torch.distributions import Distribution
-from torch.nn.functional import pad
 
 from .._numerics.least_squares import (
     add_event_dims,
     add_sums,
-    band_sums,
     eliminate,
     normal_sums,
     solve_orthogonally,
@@ -24,7 +22,7 @@ from .._numerics.least_squares import (
     zero_masked,
 )
 from .._numerics.validation import in_eager, require_integer
-from ..bases import Basis, BSpline, GaussianRBF
+from ..bases import Basis, GaussianRBF
 from ..distributions import SparseDistribution
 from ..supports import Box, Domain, box_of
 from ._masks import (
@@ -38,7 +36,7 @@ from ._masks import (
     require_all,
 )
 from .normal_equations import NormalEquations, check_equations, gcv_penalty
-from .value_function import ValueFunction, features_of, has_bands
+from .value_function import ValueFunction, features_of
 
 __all__ = ["RidgeRegression", "default_basis"]
 
@@ -91,10 +89,10 @@ class RidgeRegression(nn.Module):
     Where positions have gaps it overshoots.
 
     $F^\top F$ and $F^\top H$ are added up chunk by chunk, in O(L N (N + E)) time and O(N (N + E))
-    memory besides the observations and their gradients; for 32 (degree + 1) or more B-splines and a
-    given penalty in O((L + N) E) time and O(N E) memory, times a power of the degree. As
-    overlapping functions make $F^\top F$ singular to working precision, all is in float64 until
-    coefficients are rounded, whatever the dtype of the observations.
+    memory besides the observations and their gradients. As overlapping functions make $F^\top F$
+    singular to working precision, all is in float64 until coefficients are rounded, whatever the
+    dtype of the observations. For one series and thousands of B-splines take
+    `scipy.interpolate.make_smoothing_spline` or `make_lsq_spline`, whose time is linear in N.
 
     Args:
         basis: The N functions $\psi$, which must accept float64 locations. None: `default_basis` of
@@ -279,11 +277,7 @@ class RidgeRegression(nn.Module):
         size, shape = len(self.basis), statistics.cross.shape
         if len(shape) != 3 or shape[1] != size:
             raise ValueError(f"statistics.cross must have shape (B, {size}, E), got {tuple(shape)}")
-        columns = statistics.gram.shape[-1]
-        is_banded = self._factor != "gcv" and has_bands(self.basis)
-        if not (is_banded and columns == cast(BSpline, self.basis).degree + 1):
-            columns = size
-        check_equations("statistics", statistics, shape, columns)
+        check_equations("statistics", statistics, shape)
         return self._solve(statistics, dtype or torch.get_default_dtype())
 
     def observation_weights(
@@ -344,7 +338,7 @@ class RidgeRegression(nn.Module):
         return found.to(torch.promote_types(values.dtype, torch.float32)).reshape(shape)
 
     def _check_observations(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        """Return positions (B or 1, L, *event), or raise ValueError if shapes or dtypes do not fit."""
+        """Return positions (B or 1, L, *event); raise ValueError if shapes or dtypes do not fit."""
         check_real("positions", positions)
         check_tensor("values", values)
         if mask is not None:
@@ -386,14 +380,9 @@ class RidgeRegression(nn.Module):
         basis, given = self.basis, self.chunk_size
         if weights is not None:
             positions = positions.expand(batch, *positions.shape[1:])
-        # Cross-validation needs eigenvalues.
-        if has_bands(basis) and self._factor != "gcv" and not _exports_to_onnx():
-            rows = given or max(len(basis), _NUMBERS // (max(batch, 1) * channels))
-            sums = band_sums(basis.nonzero, len(basis), positions, values, mask, weights, rows)
-        else:
-            each = max(batch, 1) * (len(basis) + channels)
-            rows = given or max(_LEAST_ROWS, _NUMBERS // each)
-            sums = normal_sums(basis, positions, values, mask, weights, rows)
+        each = max(batch, 1) * (len(basis) + channels)
+        rows = given or max(_LEAST_ROWS, _NUMBERS // each)
+        sums = normal_sums(basis, positions, values, mask, weights, rows)
         gram, cross, squares, functions, values_sum = sums
         if weights is not None:
             count = zero_masked(weights, mask).sum(-1, dtype=squares.dtype)
@@ -430,8 +419,7 @@ class RidgeRegression(nn.Module):
         Other gradients would lose digits in products in float32.
         """
         tensors = chain((positions,), self.basis.parameters(), self.basis.buffers())
-        has_matrix = self._factor != "gcv" and not has_bands(self.basis)
-        if not has_matrix or any(x.requires_grad for x in tensors):
+        if self._factor == "gcv" or any(x.requires_grad for x in tensors):
             return False
         if torch.compiler.is_exporting():
             return not _exports_to_onnx()
@@ -516,10 +504,7 @@ class RidgeRegression(nn.Module):
     ) -> Tensor:
         """Solve the normal equations with right sides (B, N, Q)."""
         each = factor.reshape(-1, 1, 1) if isinstance(factor, Tensor) else factor
-        matrix = self._penalty_matrix(statistics.gram)
-        # Bands of the penalty of indicators are wider than theirs.
-        gram = pad(statistics.gram, (0, matrix.shape[-1] - statistics.gram.shape[-1]))
-        gram = gram + each * matrix
+        gram = statistics.gram + each * self._penalty_matrix(statistics.gram)
         if _exports_to_onnx():
             return eliminate(gram, right)
         solution, pivots = solve_shared(gram, right)
@@ -542,22 +527,12 @@ class RidgeRegression(nn.Module):
             require_all(pivots > rounding, rule, torch.zeros_like(pivots) + factor)
 
     def _penalty_matrix(self, gram: Tensor) -> Tensor:
-        """Return the matrix of the penalty, or its bands if those of the Gram matrix are given."""
-        size, columns = gram.shape[-2:]
-        has_bands = columns != size
+        """Return the matrix of the penalty, (N, N)."""
         if self.smoothing is None:
-            # The first column of bands is the diagonal.
-            shape = (1 if has_bands else size, columns)
-            return torch.eye(*shape, dtype=gram.dtype, device=gram.device)
-        if has_bands:
-            matrix = cast(BSpline, self.basis).roughness_bands(self.domain)
-            diagonal = matrix[:, 0]
-        else:
-            matrix = self.basis.roughness(self.domain)
-            diagonal = matrix.diagonal()
+            return torch.eye(len(self.basis), dtype=gram.dtype, device=gram.device)
+        matrix = self.basis.roughness(self.domain)
+        diagonal = matrix.diagonal()
         ridge = _RIDGE * diagonal.clamp_min(_LEAST_ROUGHNESS * diagonal.mean())
-        if has_bands:
-            return matrix + pad(ridge.unsqueeze(-1), (0, matrix.shape[-1] - 1))
         return matrix + ridge.diag()
 
     def _fit_per_query(
