@@ -449,38 +449,6 @@ def dynamic_shapes(masks: int) -> dict[str, tuple[dict[int, torch.export.Dim], .
     return {"inputs": each[: 4 + masks]}
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("default")  # of the exporter and its packages
-@pytest.mark.parametrize(
-    ("score", "alpha", "combine", "masks"),
-    [
-        ("quadratic", 1.5, False, 1),
-        ("quadratic", 2.0, True, 2),
-        ("mixture", 1.5, False, 0),
-        ("moments", 2.0, False, 0),
-    ],
-)
-def test_onnx_runtime_computes_the_same(
-    score: str, alpha: float, combine: bool, masks: int
-) -> None:
-    pytest.importorskip("onnxscript", reason="the exporter of torch needs it")
-    runtime = pytest.importorskip("onnxruntime")
-    layer = single_layer(score, alpha, combine=combine)
-    shapes, arguments = dynamic_shapes(masks), export_inputs(masks)
-    program: Any = torch.onnx.export(
-        Contexts(layer), arguments, dynamic_shapes=shapes, dynamo=True, verbose=False
-    )
-    file = io.BytesIO()
-    program.save(file)
-    session = runtime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
-    other = export_inputs(masks, 5, 30, 6)
-    names = [x.name for x in session.get_inputs()]
-    feed = {name: x.numpy() for name, x in zip(names, other, strict=True)}
-    expected = layer(*other)[0].detach()
-    found = torch.from_numpy(session.run(None, feed)[0])
-    assert (found - expected).norm() < 1e-5 * expected.norm()
-
-
 # Errors
 FUNCTION = ValueFunction(GaussianRBF.grid(4, 0.2), torch.ones(2, 4, 4))
 BASIS, PLANE = GaussianRBF.grid(4, 0.2), GaussianRBF.grid(4, 0.2, ndim=2)

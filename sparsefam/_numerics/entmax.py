@@ -225,14 +225,6 @@ def _solve(scores: Tensor, eps: Tensor, number: float | None) -> Tensor:
     return p / p.sum(-1, keepdim=True)
 
 
-def _sparsemax(scores: Tensor) -> Tensor:
-    """Compute sparsemax by sorting, for ONNX, which has no operator for `_solve`."""
-    ranked = scores.sort(-1, descending=True).values
-    thresholds = (ranked.cumsum(-1) - 1) / torch.arange(1, scores.shape[-1] + 1).to(scores)
-    last = (ranked > thresholds).sum(-1, keepdim=True) - 1
-    return (scores - thresholds.gather(-1, last)).clamp_min(0)
-
-
 @torch.library.custom_op("sparsefam::entmax", mutates_args=())
 def _solve_operator(scores: Tensor, eps: Tensor, number: float | None) -> Tensor:
     """Call `_solve` from a compiled graph, which would take long to compile its many steps."""
@@ -251,8 +243,6 @@ class _Entmax(torch.autograd.Function):
     def forward(scores: Tensor, eps: Tensor, number: float | None) -> Tensor:
         if not torch.compiler.is_compiling():
             return _solve(scores, eps, number)
-        if number == 1 and torch.onnx.is_in_onnx_export():
-            return _sparsemax(scores)
         return _solve_operator(scores, eps, number)
 
     @staticmethod

@@ -16,7 +16,6 @@ from .validation import in_eager, map_tensors
 __all__ = [
     "add_event_dims",
     "add_sums",
-    "eliminate",
     "normal_sums",
     "recomputed",
     "solve_orthogonally",
@@ -63,8 +62,9 @@ def _sums(
 ) -> Sums:
     f, h = _prepare(design(_prepare(positions, mask)), mask), _prepare(values, mask)
     left, weighted = _weigh(f, weights, mask), _weigh(h, weights, mask)
-    squares = (weighted.flatten(1).unsqueeze(1) @ h.flatten(1).unsqueeze(2)).flatten()
-    cross = _as_examples(left.mT @ _as_columns(h, f.shape[0]), h)
+    squares = (weighted * h).sum((1, 2))
+    # Examples that share a design are further columns of one product.
+    cross = torch.einsum("bln,ble->bne", left, h)
     # Last what has no gradient in values: a checkpoint need not compute it again.
     return left.mT @ f, cross, squares, left.sum(1), weighted.sum(1)
 
@@ -101,6 +101,21 @@ def add_sums(a: Sums, b: Sums) -> Sums:
     return tuple(x + y for x, y in zip(a, b, strict=True))
 
 
+def solve_shared(matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Solve $A X = Y$ for positive definite A (S, N, N).
+
+    Examples may share A: Y has shape (B, N, E), and S is B or 1. Return X, and the least squared
+    pivot of each matrix (S,), 0 or NaN if one is not positive.
+    """
+    factor, pivots = _cholesky(matrix)
+    # Examples that share a matrix are further columns.
+    each = right.shape[0] // max(len(matrix), 1)
+    columns = right.unflatten(0, (len(matrix), each)).transpose(1, 2).flatten(2)
+    solution = torch.cholesky_solve(columns, factor)
+    solution = solution.unflatten(2, (each, right.shape[-1])).transpose(1, 2).flatten(0, 1)
+    return solution, pivots
+
+
 def solve_orthogonally(matrix: Tensor, design: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     r"""Solve $A C = F^\top H$, where $A - F^\top F$ is positive semidefinite.
 
@@ -112,50 +127,18 @@ def solve_orthogonally(matrix: Tensor, design: Tensor, values: Tensor) -> tuple[
     A (S, N, N) and F (S, L, N) are float64, H has shape (B, L, E), and S is B or 1. The result is
     that of `solve_shared`.
     """
-    factor, failed = torch.linalg.cholesky_ex(matrix)
+    factor, pivots = _cholesky(matrix)
     unit = torch.eye(matrix.shape[-1], dtype=factor.dtype, device=factor.device)
     inverse = torch.linalg.solve_triangular(factor, unit, upper=False)
     products = (inverse @ design.mT).to(values.dtype) @ values
-    return inverse.mT @ products.double(), _least_pivot(factor, failed)
+    return inverse.mT @ products.double(), pivots
 
 
-def solve_shared(matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Solve $A X = Y$ for positive definite A (S, N, N).
-
-    Examples may share A: Y has shape (B, N, E), and S is B or 1. Return X, and the least squared
-    pivot of each matrix (S,), 0 or NaN if one is not positive.
-    """
+def _cholesky(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Return Cholesky factors, and the least squared pivot of each."""
     factor, failed = torch.linalg.cholesky_ex(matrix)
-    solution = torch.cholesky_solve(_as_columns(right, matrix.shape[0]), factor)
-    return _as_examples(solution, right), _least_pivot(factor, failed)
-
-
-def _least_pivot(factor: Tensor, failed: Tensor) -> Tensor:
-    """Return the least squared pivot of Cholesky factors (..., N, N), 0 where they failed."""
     pivots = factor.diagonal(dim1=-2, dim2=-1).square().amin(-1)
-    return torch.where(failed == 0, pivots, 0)
-
-
-def eliminate(matrix: Tensor, right: Tensor) -> Tensor:
-    r"""Solve $A X = Y$ for positive definite A (S, N, N) by Gauss-Jordan elimination."""
-    size = matrix.shape[-1]
-    rows = torch.cat([matrix, _as_columns(right, matrix.shape[0])], -1)
-    for k, unit in enumerate(torch.eye(size, dtype=rows.dtype, device=rows.device)):
-        column = rows[..., k : k + 1]
-        rows = rows - (column - unit.unsqueeze(-1)) * rows[:, k : k + 1] / column[:, k : k + 1]
-    return _as_examples(rows[..., size:], right)
-
-
-def _as_columns(x: Tensor, count: int) -> Tensor:
-    """Reshape (B, l, E) to (S, l, B/S * E): examples that share a matrix are further columns."""
-    x = x.reshape(count, x.shape[0] // max(count, 1), *x.shape[1:])
-    return x.transpose(1, 2).flatten(2)
-
-
-def _as_examples(x: Tensor, like: Tensor) -> Tensor:
-    """Undo `_as_columns` for examples like (B, ..., E)."""
-    each = like.shape[0] // max(x.shape[0], 1)
-    return x.unflatten(2, (each, like.shape[-1])).transpose(1, 2).flatten(0, 1)
+    return factor, torch.where(failed == 0, pivots, 0)
 
 
 def add_event_dims(mask: Tensor, event: Size) -> Tensor:

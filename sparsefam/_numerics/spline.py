@@ -19,10 +19,7 @@ def nonzero_splines(knots: Tensor, degree: int, t: Tensor) -> tuple[Tensor, Tens
     knots, t = knots.to(dtype), t.to(dtype)
     inside = (knots[0] <= t) & (t <= knots[-1])
     t = t.clamp(knots[0], knots[-1])
-    if torch.compiler.is_exporting():  # ONNX has no sorted search
-        passed = (knots <= t.unsqueeze(-1)).sum(-1)
-    else:
-        passed = torch.searchsorted(knots.detach(), t.detach().contiguous(), right=True)
+    passed = torch.searchsorted(knots.detach(), t.detach().contiguous(), right=True)
     # Each location has an interval of positive length: the last one is closed.
     interval = torch.minimum(passed, (knots < knots[-1]).sum()) - 1
     steps = torch.arange(1 - degree, degree + 1, device=t.device)

@@ -29,7 +29,7 @@ def attend(
 ) -> Tensor:
     r"""Return $E_p[v]$ (B, H, Q, F), where p is the entmax of $q^\top k$ plus a bias over keys.
 
-    Transforms of `torch.func`, second derivatives and ONNX take the weights of all blocks at once.
+    Transforms of `torch.func` and second derivatives take the weights of all blocks at once.
 
     Args:
         queries: Shape (B, H, Q, E).
@@ -43,11 +43,8 @@ def attend(
     if number is None:
         eps = eps.reshape((1,) * (4 - eps.dim()) + eps.shape)
     inputs = queries, keys, values, eps, bias
-    if torch.compiler.is_compiling():
-        whole = torch.onnx.is_in_onnx_export()
-    else:
-        whole = not in_eager() or any(may_have_tangent(x) for x in inputs if x is not None)
-    if whole:
+    whole = not in_eager() or any(may_have_tangent(x) for x in inputs if x is not None)
+    if whole and not torch.compiler.is_compiling():
         p = entmax_of(_scores(queries, keys, bias), eps, number)
         return p.to(values.dtype) @ values
     return _Attend.apply(*inputs, number)[0]

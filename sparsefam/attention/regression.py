@@ -14,7 +14,6 @@ from torch.distributions import Distribution
 from .._numerics.least_squares import (
     add_event_dims,
     add_sums,
-    eliminate,
     normal_sums,
     solve_orthogonally,
     solve_shared,
@@ -56,11 +55,6 @@ SMOOTHING, SMOOTHING_OF_VECTORS = 3e-3, 0.1
 _RIDGE, _LEAST_ROUGHNESS = 1e-3, 1e-6
 # Functions of a default basis on each of one, two, three or more axes, and their widths in steps.
 _COUNTS, _MANY_AXES, _OVERLAP = {1: 64, 2: 10, 3: 6}, 4, 1.5
-
-
-def _exports_to_onnx() -> bool:
-    """Return whether this is traced for ONNX, which has no Cholesky factors."""
-    return torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export()
 
 
 class RidgeRegression(nn.Module):
@@ -422,10 +416,9 @@ class RidgeRegression(nn.Module):
         if self._factor == "gcv" or any(x.requires_grad for x in tensors):
             return False
         if torch.compiler.is_exporting():
-            return not _exports_to_onnx()
+            return True
         batch, length, channels = values.shape
-        examples = positions.shape[0] if mask is None else batch
-        columns = examples * len(self.basis)
+        columns = len(self.basis) * (positions.shape[0] if mask is None else batch)
         rows = self.chunk_size or max(_LEAST_ROWS, _NUMBERS // max(columns, 1))
         # With fewer channels products with the values cost less than an orthogonal matrix.
         return length <= rows and columns <= batch * channels
@@ -505,8 +498,6 @@ class RidgeRegression(nn.Module):
         """Solve the normal equations with right sides (B, N, Q)."""
         each = factor.reshape(-1, 1, 1) if isinstance(factor, Tensor) else factor
         gram = statistics.gram + each * self._penalty_matrix(statistics.gram)
-        if _exports_to_onnx():
-            return eliminate(gram, right)
         solution, pivots = solve_shared(gram, right)
         # The largest number in a positive definite matrix is on its diagonal.
         self._check_pivots(pivots, gram.amax((-2, -1)), factor)
