@@ -130,9 +130,9 @@ def _training_step(module: nn.Module, forward: Callable[[Tensor], Tensor], lengt
 def layer(alpha: float = 2.0, length: int = 1024) -> Call:
     """`ContinuousAttention` of a sequence to itself."""
     torch.manual_seed(0)
-    basis = sf.bases.GaussianRBF.grid(128, 0.03)
+    regression = sf.attention.RidgeRegression(sf.bases.GaussianRBF.grid(128, 0.03))
     attention = sf.attention.ContinuousAttention(
-        CHANNELS, HEADS, basis, alpha=alpha, batch_first=True
+        CHANNELS, HEADS, regression, alpha=alpha, batch_first=True
     )
     positions = torch.rand(1, length, generator=_generator()).sort(-1).values
 

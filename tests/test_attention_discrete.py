@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from sparsefam._numerics.entmax import entmax
-from sparsefam.attention import ContinuousAttention, _discrete
+from sparsefam.attention import ContinuousAttention, RidgeRegression, _discrete
 from sparsefam.attention._discrete import attend
 from sparsefam.bases import GaussianRBF
 
@@ -89,7 +89,9 @@ def test_no_tensor_grows_with_the_square_of_the_length(monkeypatch: pytest.Monke
     """Neither of the densities nor of the discrete contexts that are added."""
     monkeypatch.setattr(_discrete, "_BLOCK", 2**12)
     basis = GaussianRBF.grid(4, 0.2)
-    layer = ContinuousAttention(2, 1, basis, 2.0, "moments", combine=True, batch_first=True)
+    layer = ContinuousAttention(
+        2, 1, RidgeRegression(basis), 2.0, "moments", combine=True, batch_first=True
+    )
 
     def step(length: int) -> Callable[[], None]:
         x = torch.randn(1, length, 2)

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from sparsefam.attention import ContinuousAttention, LearnedAlpha, _context
+from sparsefam.attention import ContinuousAttention, LearnedAlpha, RidgeRegression, _context
 from sparsefam.bases import GaussianRBF
 
 STEPS, RATE = 2, 0.5
@@ -32,9 +32,9 @@ def settings(config: str) -> dict[str, Any]:
     if config == "learned":
         centers, widths = torch.linspace(0, 1, 8), torch.full((8,), 0.15)
         basis = GaussianRBF(nn.Parameter(centers), nn.Parameter(widths))
-        return {"basis": basis, "alpha": LearnedAlpha(2), "penalty": "gcv"}
+        return {"regression": RidgeRegression(basis, "gcv"), "alpha": LearnedAlpha(2)}
     score = "quadratic" if config == "plain" else config
-    return {"basis": GaussianRBF.grid(8, 0.15), "score": score}
+    return {"regression": RidgeRegression(GaussianRBF.grid(8, 0.15)), "score": score}
 
 
 class Model(nn.Module):

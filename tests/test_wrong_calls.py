@@ -84,7 +84,6 @@ OTHERS: dict[str, tuple[str, Callable[[Any], object], list[Any]]] = {
     "Polynomial ndim": ("ndim", lambda x: bases.Polynomial(2, x), ["a", 0, -1, HUGE, 2.5]),
     "monomials": ("degree and ndim", lambda x: bases.Polynomial(x, 100), [10, 100]),
     "BSpline": ("degree", lambda x: bases.BSpline([0.0, 1.0], x), NO_SIZES),
-    "ndim": ("ndim", lambda x: ContinuousAttention(8, 2, ndim=x), NO_SIZES),
     "embed_dim": ("embed_dim", lambda x: ContinuousAttention(x, 2), NO_SIZES),
     "num_heads": ("num_heads", lambda x: ContinuousAttention(8, x), NO_SIZES),
     "kdim": ("kdim", lambda x: ContinuousAttention(8, 2, kdim=x), [-1, "a", 2.5, HUGE]),

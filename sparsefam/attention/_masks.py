@@ -6,7 +6,9 @@ from operator import eq
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Size, Tensor
+
+from .._numerics.least_squares import add_event_dims
 
 __all__ = [
     "AttentionMask",
@@ -19,6 +21,7 @@ __all__ = [
     "full_precision",
     "is_autocasting",
     "require_all",
+    "require_finite",
     "to_single",
 ]
 
@@ -119,6 +122,16 @@ def check_finite(name: str, x: Tensor, rule: str = "finite where they take part"
     # If the sum is finite, so are all numbers: that reads them once and writes nothing.
     if torch.compiler.is_compiling() or not torch._is_all_true(x.detach().sum().isfinite()):
         require_all(x.isfinite(), f"{name} must be {rule}", x)
+
+
+def require_finite(name: str, x: Tensor, shape: Size, mask: Tensor | None) -> None:
+    """Raise ValueError unless positions or values (B, L, ...) that take part are finite."""
+    if mask is None:
+        check_finite(name, x)
+    else:
+        x = x.expand(*shape[:2], *x.shape[2:])
+        valid = x.detach().isfinite() | ~add_event_dims(mask, x.shape[2:])
+        require_all(valid, f"{name} must be finite where they take part", x)
 
 
 def check_tensor(name: str, x: object) -> None:

@@ -2,22 +2,18 @@
 
 import math
 import warnings
-from functools import reduce
 from itertools import chain
 from numbers import Real
 from typing import Literal, cast
 
 import torch
-from torch import Size, Tensor, nn
+from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from .._numerics.least_squares import (
-    add_event_dims,
-    add_sums,
     normal_sums,
     solve_orthogonally,
     solve_shared,
-    split_rows,
     zero_masked,
 )
 from .._numerics.validation import in_eager, require_integer
@@ -33,17 +29,18 @@ from ._masks import (
     check_tensor,
     full_precision,
     require_all,
+    require_finite,
 )
 from .normal_equations import NormalEquations, check_equations, gcv_penalty
 from .value_function import ValueFunction, features_of
 
-__all__ = ["RidgeRegression", "default_basis"]
+__all__ = ["RidgeRegression"]
 
 # Numbers in the design matrix and the values of a chunk, and the least number of rows with which
 # matrix products are fast.
 _NUMBERS, _LEAST_ROWS = 2**19, 256
-# The same for regressions of each query, whose chunks hold products of functions.
-_PRODUCTS, _LEAST_POSITIONS = 2**21, 16
+# A domain and the range of a basis that share less than this part of the longer one disagree.
+_LEAST_SHARED = 0.1
 # Positions of an example, about, that are looked at for a warning.
 _LOOKED_AT = 64
 
@@ -89,15 +86,15 @@ class RidgeRegression(nn.Module):
     `scipy.interpolate.make_smoothing_spline` or `make_lsq_spline`, whose time is linear in N.
 
     Args:
-        basis: The N functions $\psi$, which must accept float64 locations. None: `default_basis` of
-            the domain.
+        basis: The N functions $\psi$, which must accept float64 locations. None: Gaussians
+            on a grid over the domain, 64 on the line, 100 in 2-D, 216 in 3-D.
         penalty: The ridge penalty $\lambda \ge 0$ of the papers, or "gcv".
         smoothing: The factor $\lambda \ge 0$ of the roughness, or "gcv": for each example the
             minimiser of generalised cross-validation over all its channels, which is differentiable
             once. None, without `penalty`: 0.003, and 0.1 in more than one dimension.
         domain: The range of locations, as ends (low, high) for all axes or for each. It scales the
-            roughness, and is where bases without a bounded range are integrated. None:
-            `basis.domain`, or (0, 1) without a basis.
+            roughness, and is where bases without a bounded range are integrated. Without a basis it
+            says how many axes there are. None: `basis.domain`, or (0, 1) without a basis.
         chunk_size: Number of rows of a chunk; the attribute may be set between calls. None: as
             many as make four megabytes.
         validate_args: Whether to check the values of arguments; None follows
@@ -107,6 +104,10 @@ class RidgeRegression(nn.Module):
         ValueError: If `basis` is not a basis, `penalty` or `smoothing` is neither "gcv" nor finite
             and at least 0, both are given, the roughness has no bounded domain, or `chunk_size` is
             not positive.
+
+    Warns:
+        UserWarning: If the domain and the range of the basis share less than a tenth of the longer
+            one on some axis.
 
     References:
         Martins et al. (2020), Sparse and Continuous Attention, eqs. 15 and 16. arXiv:2006.07214.
@@ -142,13 +143,12 @@ class RidgeRegression(nn.Module):
             require_integer("chunk_size", chunk_size, 1)
         if basis is None:
             box = box_of("domain", (0.0, 1.0) if domain is None else domain, None)
-            basis = default_basis(box)
+            basis = _default_basis(box)
         elif domain is not None:
             box = box_of("domain", domain, max(basis.event_shape.numel(), 1))
-        elif penalty is None:
-            box = _range_of(basis)
+            _warn_of_another_range(basis, box)
         else:
-            box = ()  # nothing reads it
+            box = _range_of(basis, penalty is None)
         self.basis, self.domain = basis, box
         self.penalty = None if penalty is None else _checked_factor("penalty", penalty)
         self.smoothing: float | Literal["gcv"] | None = None
@@ -246,8 +246,8 @@ class RidgeRegression(nn.Module):
     def _check_values(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> None:
         """Raise ValueError unless what takes part is finite; warn if functions are zero there."""
         if self.validate_args:
-            _require_finite("positions", positions, values.shape, mask)
-            _require_finite("values", values, values.shape, mask)
+            require_finite("positions", positions, values.shape, mask)
+            require_finite("values", values, values.shape, mask)
             if in_eager() and not self._has_fitted:
                 self._warn_if_unreached(positions, mask)
 
@@ -526,94 +526,44 @@ class RidgeRegression(nn.Module):
         ridge = _RIDGE * diagonal.clamp_min(_LEAST_ROUGHNESS * diagonal.mean())
         return matrix + ridge.diag()
 
-    def _fit_per_query(
-        self, positions: Tensor, values: Tensor, visible: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return coefficients (B, Lq, N, heads, E) and constants (B, Lq, heads, E) by query."""
-        batch, length, heads, channels = values.shape
-        groups, queries = visible.shape[1:3]
-        statistics = self._statistics_per_query(positions, values, visible)
-        function = self._solve(statistics, values.dtype)
-        parts = [function.coefficients]
-        if function.constant is not None:
-            parts.append(function.constant.unsqueeze(1))
-        # From (B * groups * Lq, N or 1, heads // groups * E)
-        shape, ends = (batch, groups, queries), (heads // groups, channels)
-        parts = [x.reshape(*shape, x.shape[1], *ends).movedim(1, 3).flatten(3, 4) for x in parts]
-        return parts[0], parts[1].squeeze(2) if len(parts) > 1 else None
 
-    def _weights_per_query(
-        self, features: Tensor, positions: Tensor, values: Tensor, visible: Tensor
-    ) -> Tensor:
-        """Return weights (B, heads, Lq, L) from expectations of functions (B, heads, Lq, N)."""
-        groups, heads = visible.shape[1], features.shape[1]
-        statistics = self._statistics_per_query(positions, values, visible)
-        right = features.double().unflatten(1, (groups, heads // groups)).movedim(2, 4)
-        solved, rest = self._weigh(statistics, right.flatten(0, 2))
-        f = self.basis(positions.double()).double()
-        weights = torch.einsum("bgqni,bln->bgiql", solved.reshape(right.shape), f)
-        rest = rest.reshape(*right.shape[:3], -1).movedim(-1, 2).unsqueeze(-1)
-        weights = (weights + rest).flatten(1, 2)
-        return torch.where(visible, weights, 0).to(values.dtype)
-
-    def _statistics_per_query(
-        self, positions: Tensor, values: Tensor, visible: Tensor
-    ) -> NormalEquations:
-        """Sum for each query over the positions that it may read.
-
-        Positions are (B or 1, L, *event) and values by head (B, L, heads, E). The sums are those of
-        B * G * Lq examples with heads // G * E channels, where `visible` is (B, G, Lq, L) and G is
-        heads or 1.
-        """
-        batch, length, heads, channels = values.shape
-        groups, queries = visible.shape[1:3]
-        size = len(self.basis)
-        if self.validate_args:
-            observed = visible.flatten(1, 2).any(1) if queries else None
-            _require_finite("positions", positions, values.shape, observed)
-            _require_finite("values", values, values.shape, observed)
-
-        def sums(t: Tensor, h: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
-            f, h = self.basis(t.double()).double(), h.double()
-            weights = weights.movedim(1, -1).double()
-            h = h.unflatten(2, (groups, heads // groups)).flatten(3).transpose(1, 2)
-            gram = weights.flatten(1, 2) @ (f.unsqueeze(-1) * f.unsqueeze(-2)).flatten(2)
-            cross = weights @ (f[:, None, :, :, None] * h.unsqueeze(-2)).flatten(3)
-            squares = weights @ h.square().sum(-1, keepdim=True)
-            totals = weights.flatten(1, 2) @ f, (weights @ h).flatten(0, 2)
-            return gram.flatten(0, 1), cross.flatten(0, 2), squares.flatten(), *totals
-
-        each = positions.shape[0] * size**2 + size * batch * heads * channels
-        rows = self.chunk_size or max(_LEAST_POSITIONS, _PRODUCTS // max(each, 1))
-        chunks = split_rows(rows, positions, values, visible.movedim(-1, 1))
-        gram, cross, squares, functions, totals = reduce(add_sums, (sums(*x) for x in chunks))
-        gram, cross = gram.unflatten(-1, (size, size)), cross.unflatten(-1, (size, -1))
-        count = visible.sum(-1).flatten().to(squares)
-        return NormalEquations(gram, cross, squares, count, functions.flatten(0, 1), totals)
-
-
-def default_basis(box: Box, dtype: torch.dtype | None = None) -> GaussianRBF:
+def _default_basis(box: Box) -> GaussianRBF:
     """Return Gaussians on a grid over a box: 64 on the line, 100 in 2-D, 216 in 3-D.
 
     They are as wide as one and a half steps of the grid, the longest one if axes differ.
     """
     count = _COUNTS.get(len(box), _MANY_AXES)
-    axes = [torch.linspace(low, high, count, dtype=dtype) for low, high in box]
+    axes = [torch.linspace(low, high, count) for low, high in box]
     step = max(high - low for low, high in box) / (count - 1)
     return GaussianRBF(torch.cartesian_prod(*axes), _OVERLAP * step)
 
 
-def _range_of(basis: Basis) -> Box:
-    """Return the domain of a basis, or raise ValueError if it is not bounded or not known."""
+def _range_of(basis: Basis, is_needed: bool) -> Box:
+    """Return the domain of a basis; () or ValueError if it is not bounded or not known."""
+    is_meta = any(x.is_meta for x in chain(basis.parameters(), basis.buffers()))
+    if not is_meta and all(math.isfinite(high - low) for low, high in basis.domain):
+        return basis.domain
+    if not is_needed:
+        return ()
+    raise ValueError(
+        "domain must be given for functions that cover the whole line or are on the meta device, "
+        "as ends (low, high) of the locations, unless a ridge penalty is given, got None with "
+        f"{basis!r}"
+    )
+
+
+def _warn_of_another_range(basis: Basis, box: Box) -> None:
+    """Warn if a basis on some axis hardly covers the domain, or reaches far beyond it."""
     if any(x.is_meta for x in chain(basis.parameters(), basis.buffers())):
-        raise ValueError("domain must be given with a basis on the meta device, got None")
-    box = basis.domain
-    if not all(math.isfinite(high - low) for low, high in box):
-        raise ValueError(
-            "domain must be given for functions that cover the whole line, as ends (low, high) of "
-            f"the locations, unless a ridge penalty is given, got None with {basis!r}"
-        )
-    return box
+        return
+    for (a, b), (low, high) in zip(box, basis.domain, strict=True):
+        longer = max(b - a, high - low)
+        if longer < math.inf and min(b, high) - max(a, low) < _LEAST_SHARED * longer:
+            warnings.warn(
+                f"the domain {(a, b)} and the range {(low, high)} of the basis share less than a "
+                "tenth of the longer one; leave domain out to take the range of the basis",
+                stacklevel=3,
+            )
 
 
 def _checked_factor(name: str, factor: object) -> float | Literal["gcv"]:
@@ -635,13 +585,3 @@ def _taking_part(mask: Tensor | None, key_padding_mask: Tensor | None) -> Tensor
         raise ValueError(f"{rule} not both be given, got two tensors")
     check_tensor("key_padding_mask", key_padding_mask)
     return allowed_by(key_padding_mask)
-
-
-def _require_finite(name: str, x: Tensor, shape: Size, mask: Tensor | None) -> None:
-    """Raise ValueError unless positions or values (B, L, ...) that take part are finite."""
-    if mask is None:
-        check_finite(name, x)
-    else:
-        x = x.expand(*shape[:2], *x.shape[2:])
-        valid = x.detach().isfinite() | ~add_event_dims(mask, x.shape[2:])
-        require_all(valid, f"{name} must be finite where they take part", x)
