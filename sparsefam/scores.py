@@ -112,7 +112,7 @@ class MultivariateQuadratic(Score):
         if t.shape[-1:] != (size,):
             raise ValueError(f"t must have shape (..., {size}), got {tuple(t.shape)}")
         offset = (t - self.loc).unsqueeze(-1)
-        u: Tensor = torch.linalg.solve_triangular(self.sigma_tril, offset, upper=False)
+        u: Tensor = torch.linalg.solve_triangular(self.sigma_tril.to(offset), offset, upper=False)
         return -0.5 * u.square().sum((-2, -1))
 
 
@@ -174,7 +174,8 @@ class FeatureExpansion(Score):
         """Evaluate the score at locations t (*S, *batch[, D]), broadcast against the batch."""
         batch = broadcast_shapes(self.weights.shape[:-1], self.features.batch)
         located = t if self.features.dim > 1 else t.unsqueeze(-1)
-        return self.features.score(self.weights, located, batch)
+        dtype = torch.promote_types(self.weights.dtype, t.dtype)
+        return self.features.score(self.weights.to(dtype), located, batch)
 
 
 class KernelExpansion(FeatureExpansion):

@@ -5,7 +5,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce, wraps
-from numbers import Integral, Real
+from numbers import Integral, Rational, Real
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ __all__ = [
     "LARGEST_SIZE",
     "NO_FORWARD_MODE",
     "NO_SECOND_DERIVATIVE",
+    "as_number",
     "as_tensors",
     "broadcast_arguments",
     "broadcast_location_scale",
@@ -33,7 +34,6 @@ __all__ = [
     "in_eager",
     "in_float64",
     "is_count",
-    "is_finite_number",
     "is_plain_cpu_tensor",
     "map_tensors",
     "may_have_tangent",
@@ -43,6 +43,7 @@ __all__ = [
     "require_scale_tril",
     "require_shape",
     "require_tensor",
+    "saturated",
     "without_derivative",
 ]
 
@@ -93,6 +94,12 @@ def _as_tensor(name: str, value: Any, dtype: torch.dtype, device: torch.device |
         raise ValueError(f"{name} must be a number or a tensor, got {value!r}") from None
     except OverflowError:
         raise ValueError(f"{name} must be in the range of {dtype}, got {value}") from None
+
+
+def saturated(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return finite numbers in another dtype, its largest for those that are larger."""
+    largest = torch.finfo(dtype).max
+    return x.clamp(-largest, largest).to(dtype)
 
 
 def broadcast_arguments(**arguments: Tensor | float) -> tuple[Tensor, ...]:
@@ -284,9 +291,13 @@ def is_count(x: object) -> bool:
     return isinstance(x, Integral) and not isinstance(x, bool) and 1 <= int(x) <= LARGEST_SIZE
 
 
-def is_finite_number(x: object) -> bool:
-    """Return whether something is a real number that a float can hold, which 10**400 is not."""
-    return isinstance(x, Real) and -sys.float_info.max <= x <= sys.float_info.max  # type: ignore[operator]
+def as_number(x: object) -> float:
+    """Return a real number as a float, and NaN for all else, such as 10**400."""
+    if not isinstance(x, Real) or isinstance(x, bool):
+        return math.nan
+    if isinstance(x, Rational) and abs(x) > sys.float_info.max:
+        return math.nan
+    return float(x)
 
 
 def require_integer(name: str, value: object, least: int, most: int = LARGEST_SIZE) -> None:
@@ -330,7 +341,7 @@ def require_power(beta: object, batch_shape: Size) -> None:
         except RuntimeError:
             rule = f"broadcast with batch shape {tuple(batch_shape)}"
             raise ValueError(f"beta must {rule}, got shape {tuple(beta.shape)}") from None
-    elif beta is not None and not is_finite_number(beta):
+    elif beta is not None and not math.isfinite(as_number(beta)):
         raise ValueError(f"beta must be a finite number or a tensor, got {beta!r}")
 
 

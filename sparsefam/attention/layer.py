@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
-from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
@@ -13,10 +12,10 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from .._numerics.validation import (
+    as_number,
     broadcasts_to,
     in_eager,
     is_count,
-    is_finite_number,
     require_integer,
 )
 from ..distributions import SparseDistribution
@@ -191,7 +190,7 @@ class ContinuousAttention(nn.Module):
         if dropout != 0:
             rule = "dropout must be 0, as there are no weights to drop"
             raise ValueError(f"{rule}: apply torch.nn.Dropout to the context, got {dropout!r}")
-        if layer_scale is not None and not (is_finite_number(layer_scale) and layer_scale > 0):
+        if layer_scale is not None and not 0 < as_number(layer_scale) < inf:
             rule = "layer_scale must be None, or positive and finite"
             raise ValueError(f"{rule}, got {layer_scale!r}")
         regression = RidgeRegression() if regression is None else regression
@@ -234,8 +233,7 @@ class ContinuousAttention(nn.Module):
 
     @temperature.setter
     def temperature(self, value: float) -> None:
-        valid = isinstance(value, Real) and 0 < float(value) < inf
-        if not valid:
+        if not 0 < as_number(value) < inf:
             raise ValueError(f"temperature must be positive and finite, got {value!r}")
         self._temperature: float = value
 
@@ -664,7 +662,7 @@ def _make_score(score: Any) -> AttentionScore:
 def _check_alpha(alpha: Tensor | nn.Module | float, score: AttentionScore) -> None:
     """Raise ValueError for an alpha that a score does not support."""
     if not isinstance(alpha, (Tensor, nn.Module)):
-        if not isinstance(alpha, Real) or not alpha >= 1:
+        if not as_number(alpha) >= 1:
             raise ValueError(f"alpha must be at least 1, got {alpha!r}")
     bound = alpha.high if isinstance(alpha, LearnedAlpha) else alpha
     most = score.most_alpha

@@ -3,7 +3,6 @@
 import math
 import warnings
 from itertools import chain
-from numbers import Real
 from typing import Literal, cast
 
 import torch
@@ -16,7 +15,7 @@ from .._numerics.least_squares import (
     solve_shared,
     zero_masked,
 )
-from .._numerics.validation import in_eager, require_integer
+from .._numerics.validation import as_number, in_eager, require_integer
 from ..bases import Basis, GaussianRBF
 from ..distributions import SparseDistribution
 from ..supports import Box, Domain, box_of
@@ -570,8 +569,8 @@ def _checked_factor(name: str, factor: object) -> float | Literal["gcv"]:
     """Return the factor of a penalty, or raise ValueError."""
     if isinstance(factor, str) and factor == "gcv":
         return "gcv"
-    number = float(factor) if isinstance(factor, Real) else math.nan
-    if not (math.isfinite(number) and number >= 0):
+    number = as_number(factor)
+    if not 0 <= number < math.inf:
         raise ValueError(f"{name} must be 'gcv', or finite and at least 0, got {factor!r}")
     return number
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain
-from numbers import Real
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
@@ -25,7 +24,7 @@ from .._feature_maps import (
 )
 from .._numerics.entmax import require_finite_index
 from .._numerics.quadrature import constant
-from .._numerics.validation import in_eager, is_count, require, require_integer
+from .._numerics.validation import as_number, in_eager, is_count, require, require_integer
 from .._prediction_map import rpm
 from ..bases import Basis
 from ..distributions import (
@@ -728,13 +727,12 @@ class LearnedAlpha(nn.Module):
     ) -> None:
         super().__init__()
         require_integer("num_heads", num_heads, 1)
-        bound: Any = high
         least = _LEAST_ALPHA
-        if not isinstance(bound, Real) or not float(bound) > least:
+        if not as_number(high) > least:
             raise ValueError(f"high must be a number above {least}, got {high!r}")
         try:
             each = np.broadcast_to(np.asarray(start, np.float64), (num_heads,))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             each = np.array(math.nan)
         if not ((each > least) & (each < high)).all():
             rule = f"a number, or {num_heads} of them, between {least} and {high}"

@@ -77,7 +77,6 @@ class ScaledBeta(LineDistribution):
         self.low, self.high, self.mean, self.concentration = broadcast_arguments(
             low=low, high=high, mean=mean, concentration=concentration
         )
-        self.alpha = torch.ones_like(self.mean)
         super().__init__(self.mean.shape, validate_args=validate_args)
         if self._validate_args:
             require(self.low < self.high, "low", "below high", (self.low, self.high))
@@ -114,7 +113,7 @@ class ScaledBeta(LineDistribution):
         share = torch.where(inner, a, 1.0) / torch.where(inner, a + b, 2.0)
         mode = torch.where(a > b, high, low)
         mode = torch.where((a == 0) & (b == 0), self.mean, mode)
-        return torch.where(inner, low + (high - low) * share, mode).to(self.alpha.dtype)
+        return torch.where(inner, low + (high - low) * share, mode).to(self._like.dtype)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density at `value`; -inf with zero gradient off the support."""
@@ -132,7 +131,7 @@ class ScaledBeta(LineDistribution):
             height = torch.where(power == 0, height - (high - low).log(), height.detach())
             log_p = torch.where(value == end, height, log_p)
         log_p = torch.where((low <= value) & (value <= high), log_p, -math.inf)
-        return log_p.to(torch.promote_types(self.alpha.dtype, value.dtype))
+        return log_p.to(torch.promote_types(self._like.dtype, value.dtype))
 
     def entropy(self) -> Tensor:
         """Shannon entropy (*batch)."""
@@ -142,7 +141,7 @@ class ScaledBeta(LineDistribution):
         entropy = odds.excess + (a / (a + b)).log() + (b / (a + b)).log() + (high - low).log()
         terms = (a - 1) * digamma_excess(a) + (b - 1) * digamma_excess(b)
         entropy = entropy - terms + (a + b - 2) * digamma_excess(a + b)
-        return entropy.to(self.alpha.dtype)
+        return entropy.to(self._like.dtype)
 
     def _kl_on_same_interval(self, q: "ScaledBeta") -> Tensor:
         """Return the divergence from a density between the same ends (*batch)."""
@@ -153,7 +152,7 @@ class ScaledBeta(LineDistribution):
         for a, b in ((here.a, there.a), (here.b, there.b)):
             ratio = b / d / (a / c)
             total = total + b * ratio.log() + (a - b) * (digamma_excess(a) - common)
-        return total.to(self.alpha.dtype)
+        return total.to(self._like.dtype)
 
     # By the engine
 
@@ -170,7 +169,7 @@ class ScaledBeta(LineDistribution):
 
     @property
     def _log_mass(self) -> Tensor:
-        return torch.zeros_like(self.alpha, dtype=torch.float64)
+        return torch.zeros_like(self._like, dtype=torch.float64)
 
     def _moment(self, name: str, n: int, terms: Tensor) -> Tensor:
         return terms.sum(0)
@@ -183,7 +182,7 @@ class ScaledBeta(LineDistribution):
 
     def _rounded(self, t: Tensor) -> Tensor:
         """Return locations in the type of the parameters, strictly between the ends."""
-        t, low, high = t.to(self.alpha.dtype), self.low.detach(), self.high.detach()
+        t, low, high = t.to(self._like.dtype), self.low.detach(), self.high.detach()
         inner = clamp(t.detach(), low.nextafter(high), high.nextafter(low))
         return inner + (t - t.detach())
 
@@ -194,7 +193,7 @@ class _LogOdds(LineDistribution):
     arg_constraints: ClassVar[dict[str, Constraint]] = {"a": positive_finite, "b": positive_finite}
 
     def __init__(self, a: Tensor, b: Tensor) -> None:
-        self.a, self.b, self.alpha = a, b, torch.ones_like(a)
+        self.a, self.b = a, b
         super().__init__(a.shape, validate_args=False)
 
     @property

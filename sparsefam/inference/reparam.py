@@ -505,13 +505,11 @@ def _standardized(fn: Any) -> Any:
     if _is_uniform(fn):
         zero = torch.zeros_like(fn.low, requires_grad=False)
         return _OnUnitInterval(dist.Uniform(zero, zero + 1))
-    new: Any = fn.expand(fn.batch_shape)
     if isinstance(fn, SymmetricDistribution):
-        new.loc = torch.full_like(fn.loc, 0.5)
-        new.scale = new.loc / fn.generator.edge
-        return _OnUnitInterval(new)
-    new.loc = torch.zeros_like(fn.loc)
-    new.scale_tril = torch.eye(fn.loc.shape[-1]).to(fn.scale_tril).expand_as(fn.scale_tril)
+        loc = torch.full_like(fn.loc, 0.5)
+        return _OnUnitInterval(fn._replace(loc=loc, scale=loc / fn.generator.edge))
+    unit = torch.eye(fn.loc.shape[-1]).to(fn.scale_tril).expand_as(fn.scale_tril)
+    new = fn._replace(loc=torch.zeros_like(fn.loc), scale_tril=unit)
     return dist.TransformedDistribution(new, [_transform_onto(new.support).inv])
 
 

@@ -18,7 +18,7 @@ from ..._feature_maps import BasisFeatures, FeatureMap
 from ..._numerics.deformed import LOG_LARGE, Power
 from ..._numerics.normalizer import normalized_weights
 from ..._numerics.truncated_power import integrals, sum_nodes
-from ..._numerics.validation import is_finite_number, is_readable, require
+from ..._numerics.validation import as_number, is_readable, require
 from ...bases import Basis
 from .base_measure import Base, BaseMeasure, uniform_box
 from .mesh import KernelMesh, require_inside
@@ -229,7 +229,7 @@ def find_mesh(
     if is_default := tolerance is None:
         tolerance = fine if weights.dtype == torch.float64 else rough
         tolerance = attainable(tolerance, features.points.flatten(0, -2))
-    if not is_finite_number(tolerance) or not tolerance > 0:
+    if not 0 < as_number(tolerance) < math.inf:
         raise ValueError(f"tolerance must be a positive, finite number, got {tolerance!r}")
     measure = BaseMeasure(base, features.dim, weights.dtype)
     require_inside(measure, features)

@@ -240,8 +240,8 @@ class _HalfWidths(NamedTuple):
         few = distinct(p.alpha)
         index = torch.arange(few.numel(), device=few.device).reshape(few.shape)
         index = index.expand(p.alpha.shape).reshape(shape)
-        one = p._with_parameters(Size([few.numel()]), lambda x, event: few.reshape(-1))
-        exponents, reaches = one.generator.m, one.generator.reach().detach()
+        generator = p._replace(alpha=few.reshape(-1)).generator
+        exponents, reaches = generator.m, generator.reach().detach()
         half = scale * reaches[index]
         return cls(half, index if len(reaches) > 1 else None, law, exponents, reaches)
 
@@ -257,7 +257,7 @@ class _Rows:
     """Densities in a shape (G, L), by what computes their expectations."""
 
     def __init__(self, p: Any, shape: Size, extent: tuple[float, ...] | None, waves: Waves) -> None:
-        density = p._with_parameters(shape, lambda x, event: x.reshape(shape))
+        density = p._map(lambda x, event: x.reshape(shape), shape)
         widths, loc = _HalfWidths.of(p, shape), density.loc
         self.density, self.half, self._index = density, widths.half, widths.which
         low, high = (loc - self.half).detach(), (loc + self.half).detach()
@@ -317,10 +317,9 @@ class _Rows:
 
     def _at(self, nodes: Tensor, loc: Tensor, scale: Tensor, alpha: Tensor) -> Tensor:
         """Return the densities (..., Q) at nodes, in the dtype of these."""
-        parameters = iter(x.to(nodes.dtype).unsqueeze(-1) for x in (alpha, loc, scale))
-        shape = Size([*loc.shape, 1])
-        exact: Any = self.density._with_parameters(shape, lambda x, event: next(parameters))
-        exact._validate_args = False
+        loc, scale, alpha = (x.to(nodes.dtype).unsqueeze(-1) for x in (loc, scale, alpha))
+        parameters = {"loc": loc, "scale": scale, "alpha": alpha}
+        exact: Any = self.density._replace(loc.shape, **parameters, _validate_args=False)
         log_density: Tensor = exact.log_prob(nodes)
         return log_density.exp()
 

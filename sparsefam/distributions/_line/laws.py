@@ -413,11 +413,12 @@ def _mass_slopes(
     name: str, a: Tensor, b: Tensor, w: Tensor, log_mass: Tensor, log_ratio: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return derivatives of the log mass in a, b and w, one of the first two 0."""
-    law = _STANDARD[name]
+    law, present = _STANDARD[name], log_ratio.isfinite()
     if torch.is_grad_enabled():  # the same number with derivatives
         moved = log_mass - law.highest(a, b, w)
-        moved = moved - moved.detach()
-        log_ratio = torch.where(log_ratio.isfinite(), log_ratio + moved, math.inf)
+        log_ratio = log_ratio + (moved - moved.detach())
+    # Without mass there is no slope.
+    log_ratio = torch.where(present, log_ratio, math.inf)
     change = law.log_ratio(a, b, w)
     left = change <= 0
     fall = torch.where(left, change, -change)
@@ -475,7 +476,7 @@ class Law(NamedTuple):
         loc: $\mu$ (*batch).
         scale: $\sigma$ (*batch).
         exponential: Whether t is the exponential.
-        lower: Lower end of the support where it is finite, besides 0 for exponentials.
+        lower: Lower end of the support where it is finite.
         upper: Upper end where it is finite.
         log_factor: Added to log densities, for one half of a symmetric law.
     """
@@ -551,6 +552,7 @@ class Law(NamedTuple):
             ratios = law.log_mass(*part)[1] - law.log_mass(*whole)[1]
             known = ratios + torch.where(rise <= 0, by_low, by_high)
             known = torch.where(known.isfinite(), known, moved)
+        moved = torch.where(moved.isfinite(), moved, 0.0)  # no mass, which has no slope
         return known.detach() + (moved - moved.detach())
 
     def icdf(self, low: Tensor, high: Tensor, q: Tensor) -> Tensor:
@@ -639,13 +641,13 @@ def torch_law(p: Any, name: str | None) -> Law | None:
     if name in ("Cauchy", "Gumbel"):
         return Law(name.lower(), p.loc, p.scale)
     if name == "LogNormal":
-        return Law("normal", p.loc, p.scale, True)
+        return Law("normal", p.loc, p.scale, True, lower=0.0)
     if name == "Exponential":
         return Law("exponential", 0.0, p.rate.reciprocal(), lower=0.0)
     if name == "Pareto":
         return Law("exponential", p.scale.log(), p.alpha.reciprocal(), True, lower=p.scale)
     if name == "Weibull":
-        return Law("reversed gumbel", p.scale.log(), p.concentration.reciprocal(), True)
+        return Law("reversed gumbel", p.scale.log(), p.concentration.reciprocal(), True, lower=0.0)
     if name in ("HalfNormal", "HalfCauchy"):
         return Law(name[4:].lower(), 0.0, p.scale, lower=0.0, log_factor=math.log(2))
     return None
