@@ -109,10 +109,11 @@ def solve_shared(matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """
     factor, pivots = _cholesky(matrix)
     # Examples that share a matrix are further columns.
-    each = right.shape[0] // max(len(matrix), 1)
-    columns = right.unflatten(0, (len(matrix), each)).transpose(1, 2).flatten(2)
+    count, channels = matrix.shape[0], right.shape[-1]
+    each = right.shape[0] // max(count, 1)
+    columns = right.unflatten(0, (count, each)).transpose(1, 2).flatten(2)
     solution = torch.cholesky_solve(columns, factor)
-    solution = solution.unflatten(2, (each, right.shape[-1])).transpose(1, 2).flatten(0, 1)
+    solution = solution.unflatten(2, (each, channels)).transpose(1, 2).flatten(0, 1)
     return solution, pivots
 
 
