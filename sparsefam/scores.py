@@ -4,16 +4,15 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.distributions import Distribution
 
 from ._feature_maps import BasisFeatures, FeatureMap, Kernel, KernelFeatures, require_weights
+from ._numerics.modes import branches_allowed, compiled, in_forward_mode
 from ._numerics.validation import (
     broadcast_arguments,
     broadcast_location_scale,
     broadcast_shapes,
     cholesky_factor,
-    in_eager,
     require,
     require_scale_tril,
 )
@@ -268,7 +267,7 @@ class LogDensity(Score):
 
 def require_elementwise(g: Callable[[Tensor], Tensor], like: Tensor) -> None:
     """Raise ValueError unless g maps two numbers like a tensor's to two, with a derivative."""
-    if torch.compiler.is_compiling():
+    if compiled():
         return
     try:
         x = torch.ones(2, dtype=like.dtype, device=like.device, requires_grad=True)
@@ -281,7 +280,7 @@ def require_elementwise(g: Callable[[Tensor], Tensor], like: Tensor) -> None:
 
 def slope_of(g: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Return the derivative of an elementwise function at x, itself differentiable."""
-    forward = not in_eager() or forward_ad._current_level >= 0
+    forward = not branches_allowed() or in_forward_mode()
     if forward or torch.is_inference_mode_enabled():
         return torch.func.jvp(g, (x,), (torch.ones_like(x),))[1]
     # In plain eager mode the first call of `torch.func`, or of `grad` with `grad_outputs`, would

@@ -11,7 +11,8 @@ import torch
 from torch import Size, Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from .validation import in_eager, map_tensors
+from .modes import branches_allowed, exported
+from .validation import map_tensors
 
 __all__ = [
     "add_event_dims",
@@ -48,7 +49,7 @@ def normal_sums(
     chunks = split_rows(rows, positions, values, mask, weights)
     run: Callable[..., Sums] = partial(_sums, design)
     # The first checkpoint of a process takes a second, as does its first optimizer.
-    if len(chunks) > 1 and torch.is_grad_enabled() and in_eager():
+    if len(chunks) > 1 and torch.is_grad_enabled() and branches_allowed():
         run = recomputed(design, _sums)
     return reduce(add_sums, (run(*chunk) for chunk in chunks))
 
@@ -151,7 +152,7 @@ def split_rows(rows: int, *tensors: Tensor | None) -> list[Any]:
     """Split tensors (., L, ...) into chunks of at most so many rows; None stays None."""
     length = max(0 if x is None else x.shape[1] for x in tensors)
     # A graph of dynamic length need not know how many there are, and an exported one cannot.
-    if torch.compiler.is_exporting() or length <= rows:
+    if exported() or length <= rows:
         return [tensors]
     # The gradient of a slice would be as large as the whole.
     parts = [repeat(None) if x is None else x.split(rows, 1) for x in tensors]

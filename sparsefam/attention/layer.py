@@ -11,13 +11,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from .._numerics.validation import (
-    as_number,
-    broadcasts_to,
-    in_eager,
-    is_count,
-    require_integer,
-)
+from .._numerics.modes import branches_allowed
+from .._numerics.validation import as_number, broadcasts_to, is_count, require_integer
 from ..distributions import SparseDistribution
 from ._inputs import InputShapes, check_sequence
 from ._masks import (
@@ -351,7 +346,7 @@ class ContinuousAttention(nn.Module):
             parts = self._project(*sequences, query_positions, are_same)
             with full_precision(query):
                 heads, density = self._attend(parts)
-                if self.regression.validate_args and in_eager() and not self._has_attended:
+                if self.regression.validate_args and branches_allowed() and not self._has_attended:
                     self._warn_of_overshoot(density, parts)
         else:
             sequence = (key, value, positions, key_padding_mask, attn_mask)

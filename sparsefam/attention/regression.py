@@ -15,7 +15,8 @@ from .._numerics.least_squares import (
     solve_shared,
     zero_masked,
 )
-from .._numerics.validation import as_number, in_eager, require_integer
+from .._numerics.modes import branches_allowed, exported
+from .._numerics.validation import as_number, require_integer
 from ..bases import Basis, GaussianRBF
 from ..distributions import SparseDistribution
 from ..supports import Box, Domain, box_of
@@ -247,7 +248,7 @@ class RidgeRegression(nn.Module):
         if self.validate_args:
             require_finite("positions", positions, values.shape, mask)
             require_finite("values", values, values.shape, mask)
-            if in_eager() and not self._has_fitted:
+            if branches_allowed() and not self._has_fitted:
                 self._warn_if_unreached(positions, mask)
 
     def solve(self, statistics: NormalEquations, dtype: torch.dtype | None = None) -> ValueFunction:
@@ -414,7 +415,7 @@ class RidgeRegression(nn.Module):
         tensors = chain((positions,), self.basis.parameters(), self.basis.buffers())
         if self._factor == "gcv" or any(x.requires_grad for x in tensors):
             return False
-        if torch.compiler.is_exporting():
+        if exported():
             return True
         batch, length, channels = values.shape
         columns = len(self.basis) * (positions.shape[0] if mask is None else batch)

@@ -20,15 +20,9 @@ from torch.types import _size
 from typing_extensions import Self
 
 from .._dispatch import register_expect
-from .._numerics.validation import (
-    broadcast_arguments,
-    differentiable_once,
-    in_eager,
-    in_float64,
-    map_tensors,
-    require,
-    without_derivative,
-)
+from .._numerics.modes import branches_allowed
+from .._numerics.operators import differentiable_once, without_derivative
+from .._numerics.validation import broadcast_arguments, in_float64, map_tensors, require
 from ..bases import Basis, Fourier
 from ..supports import RealLine
 from ._line.engine import (
@@ -178,7 +172,8 @@ def exact_base(base: Any, **arguments: Tensor | float) -> tuple[Any, ...]:
 
 def _is_transformed(p: Distribution) -> bool:
     """Return whether torch takes for the support all that the last transform can reach."""
-    return type(p).support is TransformedDistribution.support
+    inherited: Any = TransformedDistribution.support
+    return type(p).support is inherited
 
 
 def _ends_of(p: Any) -> tuple[Any, Any]:
@@ -233,7 +228,7 @@ def _turns(transform: Any, sign: Any, is_half_line: bool) -> bool:
         return sign < 0
     if not is_half_line:
         return False
-    falls = in_eager() and not sign.is_meta and bool((sign < 0).all())
+    falls = branches_allowed(sign) and bool((sign < 0).all())
     require(
         falls | (sign > 0), "transforms", "of one sign in a batch, to turn half-lines", transform
     )
@@ -244,7 +239,7 @@ def _coincide(end: Any, bound: Any) -> bool:
     """Return whether an end is that of a domain, as is assumed of tensors without values."""
     if bound is None or not isinstance(end, Tensor):
         return bound is not None and end == bound
-    return not in_eager() or end.is_meta or bool((end == bound).all())
+    return not branches_allowed(end) or bool((end == bound).all())
 
 
 def is_unbounded(p: Any) -> bool:

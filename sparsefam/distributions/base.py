@@ -13,10 +13,10 @@ from typing_extensions import Self
 
 from .._dispatch import find_expect
 from .._numerics.deformed import expm1_ratio
+from .._numerics.modes import branches_allowed, values_exist
 from .._numerics.validation import (
     LARGEST_ORDER,
     broadcast_shapes,
-    in_eager,
     in_float64,
     map_tensors,
     require,
@@ -75,7 +75,7 @@ class SparseDistribution(Summaries):
     ) -> None:
         # Torch's checks of parameters branch on values, which compiled and exported graphs and the
         # meta device do not have.
-        if torch.compiler.is_compiling() or self._like.is_meta:
+        if not values_exist(self._like):
             validate_args = False
         torch.distributions.Distribution.__init__(self, batch_shape, event_shape, validate_args)
 
@@ -493,7 +493,7 @@ class StandardizedDistribution(SparseDistribution):
         computes `count` numbers for each.
         """
         size, total = max(1, _BLOCK_SIZE // count), self.batch_shape.numel()
-        if total <= size or not in_eager():
+        if total <= size or not branches_allowed():
             return rule(self)
         # Parameters are split once: the gradient of a slice would be as large as the parameter.
         columns: list[tuple[Tensor, ...]] = []

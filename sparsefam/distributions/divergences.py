@@ -13,8 +13,9 @@ from torch.distributions import Distribution, Independent, kl_divergence, regist
 
 from .._numerics.deformed import expm1_ratio
 from .._numerics.ellipsoid import direction_rule
+from .._numerics.modes import branches_allowed
 from .._numerics.quadrature import graded_rule, line_integral, weighted_sum
-from .._numerics.validation import as_number, broadcast_shapes, in_eager
+from .._numerics.validation import as_number, broadcast_shapes
 from ..supports import IntervalUnion
 from ._torch_adapter import (
     cuts_of,
@@ -312,7 +313,7 @@ def _kl_univariate(p: Any, q: Any, integrand: _Integrand, nested: bool, eps: flo
     """Use the closed cross entropy of a symmetric p with a normal or uniform q, else integrate."""
     if isinstance(p, ScaledBeta) and isinstance(q, ScaledBeta):
         same = (p.low == q.low) & (p.high == q.high)
-        if in_eager() and bool(same.all()):
+        if branches_allowed() and bool(same.all()):
             return p._kl_on_same_interval(q)
         other = _integral_over_line(p, q, integrand, nested, eps)
         return torch.where(same, p._kl_on_same_interval(q), other)
@@ -422,7 +423,7 @@ def _with_tails(p: Any, cuts: Tensor) -> Tensor:
         is_bounded = not any(map(is_unbounded, parts))
     else:
         ends = intervals_of(p)
-        is_bounded = in_eager() and not ends.is_meta and not bool(ends.isinf().any())
+        is_bounded = branches_allowed(ends) and not bool(ends.isinf().any())
     if is_bounded:
         return cuts
     low, high = (x.detach().unsqueeze(-1) for x in _span(cuts))

@@ -14,6 +14,7 @@ from typing_extensions import Self
 
 from .._feature_maps import BasisFeatures, FeatureMap, Kernel, KernelFeatures
 from .._numerics.deformed import Power, expm1_ratio
+from .._numerics.modes import compiled, exported, traced
 from .._numerics.truncated_power import integrals, sum_nodes
 from .._numerics.validation import (
     broadcast_arguments,
@@ -68,7 +69,7 @@ class KernelDistribution(SparseDistribution):
         alpha: Tensor | float,
         validate_args: bool | None,
     ) -> None:
-        if torch.jit.is_tracing():  # type: ignore[attr-defined]
+        if traced():
             raise RuntimeError(
                 "torch.jit cannot trace kernel densities, whose nodes follow from values; "
                 "use torch.compile, with the mesh of a density made before"
@@ -231,7 +232,7 @@ class KernelDistribution(SparseDistribution):
         values, nodes = self._values_of(psi, mesh), len(mesh.nodes)
         dtype = torch.promote_types(self._dtype_with(psi), coefficients.dtype)
         # An exported graph serves any number of densities.
-        fixed = not torch.compiler.is_exporting()
+        fixed = not exported()
         if fixed and nodes * width * (size + count) > count * size * (nodes + width):
             return self._solution.means(values, mesh).to(dtype) @ coefficients.to(dtype)
         return self._solution.combined_means(values @ coefficients.to(values), mesh).to(dtype)
@@ -276,7 +277,7 @@ class KernelDistribution(SparseDistribution):
     def _require_moment(self, order: int) -> None:
         """Raise unless the mesh holds nearly all of an absolute moment, which then exists."""
         # An integrand that falls as |t|^(-1 - a) is, times the distance, a/2 of the missing part.
-        if torch.compiler.is_compiling():
+        if compiled():
             return
         base, mesh = self.mesh.base, self.mesh
         for axis in range(base.dim):

@@ -13,6 +13,7 @@ from torch.distributions.constraints import Constraint
 from torch.types import _size
 from typing_extensions import Self
 
+from .._numerics.modes import compiled
 from .._numerics.quadrature import line_integral, piecewise_integral
 from .._numerics.roots import attach_root_gradient, increasing_root
 from .._numerics.validation import broadcast_shapes, map_tensors, require_shape, saturated
@@ -341,7 +342,7 @@ class Mixture(SoftmaxDistribution):
         Raises:
             NotImplementedError: `has_rsample` is false.
         """
-        if torch.compiler.is_compiling() and self.has_cdf and not self._is_unbounded:
+        if compiled() and self.has_cdf and not self._is_unbounded:
             torch._assert_async(self._is_connected.all(), _NO_RSAMPLE)  # cannot branch on values
         elif not self.has_rsample:
             raise NotImplementedError(_NO_RSAMPLE)

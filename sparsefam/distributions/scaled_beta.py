@@ -9,9 +9,10 @@ from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 from torch.nn.functional import logsigmoid
 
+from .._numerics.modes import values_are_readable
 from .._numerics.quadrature import gauss_legendre
 from .._numerics.special import digamma_excess, stirling_excess
-from .._numerics.validation import broadcast_arguments, is_readable, require
+from .._numerics.validation import broadcast_arguments, require
 from ..supports import Interval, finite, positive_finite
 from ._line.engine import Coordinate, DoubleExponential, LineDistribution, clamp
 from ._summaries import log_positive
@@ -239,7 +240,7 @@ class _LogOdds(LineDistribution):
         slope = self.a * torch.sigmoid(-t) - self.b * torch.sigmoid(t)
         outwards = torch.where(upper, slope < 0, slope > 0)
         deep = outwards & (self._log_q(t) < -self.excess - _DEEP)
-        if is_readable(deep) and not deep.any():
+        if values_are_readable(deep) and not deep.any():
             return log_share
         # The log density falls at least as fast as here.
         length = torch.where(deep, (_DEEP / slope).detach(), 1.0)

@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.distributions.constraints import Constraint
 
+from .._numerics.modes import branches_allowed
 from .._numerics.quadrature import sort_cuts
-from .._numerics.validation import in_eager, require
+from .._numerics.validation import require
 from ..supports import Interval, IntervalUnion
 from ._line.engine import Coordinate, IntegratedDistribution, Line, clamp, or_infinite
 from ._line.laws import Law
@@ -167,7 +168,7 @@ class Truncated(IntegratedDistribution):
 
     def _is_plain(self, law: Law) -> bool:
         """Whether a few operations show that the ends are valid."""
-        if not in_eager() or self._like.is_meta or torch._C._get_tracing_state() is not None:
+        if not branches_allowed(self._like):
             return False
         with torch.no_grad():
             return bool(law.is_resolved(self.low.double(), self.high.double(), _LOST).all())
@@ -217,7 +218,7 @@ class Truncated(IntegratedDistribution):
         intervals = intervals_of(self.base).to(self._like.dtype)
         intervals = clamp(intervals, self.low[..., None, None], self.high[..., None, None])
         # Under vmap and in compiled graphs values cannot be read; then only bijections differ.
-        known = in_eager() and not intervals.is_meta
+        known = branches_allowed(intervals)
         if intervals.shape[-2] == 1 and (not known or bool(intervals.isfinite().all())):
             return Interval(intervals[..., 0, 0], intervals[..., 0, 1], self.log_prob)
         empty = intervals.diff(dim=-1) <= 0

@@ -12,6 +12,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import biject_to
 
+from .._numerics.modes import traced
 from .._numerics.validation import as_number
 from ..distributions import BetaGaussian
 from .reparam import examine, zeros
@@ -107,7 +108,7 @@ class AutoBetaGaussian(AutoNormal):
         """
         with _CompactNormals(self.alpha):
             values: dict[str, Tensor] = super().forward(*args, **kwargs)
-        trained = torch.is_grad_enabled() and not torch._C._get_tracing_state()
+        trained = torch.is_grad_enabled() and not traced()
         if self._is_watched and self.objective_needs_support and trained:
             self._watch(values, args, kwargs)
         return values

@@ -45,6 +45,7 @@ from torch.distributions.transforms import (
 )
 from torch.types import _size
 
+from .._numerics.modes import traced
 from .._numerics.validation import require
 from ..distributions import EllipticalDistribution, SymmetricDistribution
 from ..supports import Ellipsoid, EllipsoidTransform, Interval, IntervalUnion, RealLine
@@ -185,7 +186,7 @@ class _FirstRun:
         self._model, self._following, self._has_run = model, following, False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._has_run or torch._C._get_tracing_state():
+        if self._has_run or traced():
             return self._model(*args, **kwargs)
         with self._following((args, kwargs)):
             result = self._model(*args, **kwargs)
