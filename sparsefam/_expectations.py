@@ -51,7 +51,7 @@ def _symmetric_gaussian(p: SymmetricDistribution, psi: GaussianRBF) -> Tensor:
 def _normal_gaussian(p: Normal, psi: GaussianRBF) -> Tensor:
     # The product of two Gaussians integrates to a Gaussian of their difference.
     widths = _widths(psi)
-    scale = widths * (1 + (p.scale.unsqueeze(-1) / widths).square()).sqrt()  # ONNX has no hypot
+    scale = torch.hypot(p.scale.unsqueeze(-1), widths)
     z = (p.loc.unsqueeze(-1) - psi.centers) / scale
     return torch.exp(-0.5 * z * z) / (scale * math.sqrt(2 * math.pi))
 

@@ -11,7 +11,7 @@ from memory import allocated_megabytes
 from torch import Tensor, nn
 
 import sparsefam as sf
-from sparsefam.attention import _context as context
+from sparsefam.attention import _context
 from sparsefam.attention._context import contexts
 from sparsefam.bases import Basis, Fourier, GaussianRBF
 from sparsefam.distributions._line import gaussians as line_gaussians
@@ -75,7 +75,7 @@ def test_blocks_make_the_same(
         basis = Fourier(torch.nn.Parameter(basis.frequencies.detach().double()))
     leaves = [*inputs, *basis.parameters()]
     found = []
-    monkeypatch.setattr(context, "_PAIRS", 3 * HEADS * len(basis))
+    monkeypatch.setattr(_context, "_PAIRS", 3 * HEADS * len(basis))
     for function in (contexts, at_once):
         value = function(build(*inputs[:3]), basis, inputs[3])
         upstream = torch.sin(torch.arange(value.numel(), dtype=DOUBLE)).reshape(value.shape)
@@ -92,7 +92,7 @@ def test_second_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
     loc, width, _, coefficients = draws(1, 9, len(basis))
     inputs = [x.requires_grad_() for x in (loc, width, coefficients)]
     found = []
-    monkeypatch.setattr(context, "_PAIRS", 2 * HEADS * len(basis))
+    monkeypatch.setattr(_context, "_PAIRS", 2 * HEADS * len(basis))
     for function in (contexts, at_once):
         density = sf.TruncatedParabola(loc[..., 0], 0.3 + width[..., 0].square())
         value = function(density, basis, coefficients).square().sum()
@@ -103,7 +103,7 @@ def test_second_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_compiled_as_in_eager(monkeypatch: pytest.MonkeyPatch, unchecked: None) -> None:
-    monkeypatch.setattr(context, "_PAIRS", 50)
+    monkeypatch.setattr(_context, "_PAIRS", 50)
     loc, width, _, coefficients = (x.float() for x in draws(2, 11, len(RBF)))
     leaves = [x.requires_grad_() for x in (loc, width, coefficients)]
 
@@ -120,9 +120,11 @@ def test_centers_that_are_not_the_modules_own(
     queries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By expectations of single functions, which are in blocks, and by waves."""
-    monkeypatch.setattr(context, "_PAIRS", 200)
+    monkeypatch.setattr(_context, "_PAIRS", 200)
     basis, other = GaussianRBF.grid(8, 0.1), GaussianRBF.grid(8, 0.1, low=0.2)
-    layer = sf.attention.ContinuousAttention(8, 2, basis, 1.5, batch_first=True)
+    layer = sf.attention.ContinuousAttention(
+        8, 2, sf.attention.RidgeRegression(basis), 1.5, batch_first=True
+    )
     inputs = torch.randn(1, queries, 8), *torch.randn(2, 1, 20, 8), torch.rand(1, 20)
     given = {"regression.basis.centers": other.centers}
     found = torch.func.functional_call(layer, given, inputs)[0].square().sum()

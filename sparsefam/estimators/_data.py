@@ -2,12 +2,10 @@
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from numpy.typing import ArrayLike, NDArray
 from scipy.ndimage import binary_erosion
 from scipy.spatial import cKDTree
@@ -18,7 +16,6 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from torch import Tensor
 from torch.nn.functional import pad
 
-from .._numerics.distributed import Group, process_group, sum_over_ranks
 from .._numerics.threads import one_thread
 from .._numerics.validation import as_number, require_integer
 
@@ -28,7 +25,6 @@ __all__ = [
     "DensityEstimator",
     "Floats",
     "Places",
-    "all_gather",
     "as_events",
     "as_tensor",
     "SupportMask",
@@ -43,8 +39,6 @@ __all__ = [
     "reduced",
     "rounding_of",
     "sample_weights",
-    "sum_over",
-    "with_errors_of_all_ranks",
 ]
 
 Floats = NDArray[np.float64]
@@ -334,21 +328,20 @@ class Columns(NamedTuple):
     deviation: Tensor
 
     @classmethod
-    def of(cls, x: Tensor, weight: Tensor, group: "Group | None" = None) -> "Columns":
-        """Measure data (n, D) with positive weights (n,), of all processes of a group."""
-        ends = all_gather(torch.stack([x.amin(0), x.amax(0)]), group)
-        low, high = ends.amin(0), ends.amax(0)
+    def of(cls, x: Tensor, weight: Tensor) -> "Columns":
+        """Measure data (n, D) with positive weights (n,)."""
+        low, high = x.amin(0), x.amax(0)
         span, largest = high - low, torch.maximum(low.abs(), high.abs())
         if not ((span > _LEAST_RANGE * largest) & ((1 + 2 * MARGIN) * span).isfinite()).all():
             raise ValueError(
                 "X must have no constant column, nor one whose range is lost in rounding or "
                 f"overflows; shift and scale it: got {low.tolist()} to {high.tolist()}"
             )
-        total = sum_over(weight.sum(), group)
+        total = weight.sum()
 
         def mean_of(f: Callable[[Tensor], Tensor]) -> Tensor:
             parts = [part / total @ f(rows) for rows, part in chunks(x, weight)]
-            return sum_over(torch.stack(parts).sum(0), group)
+            return torch.stack(parts).sum(0)
 
         mean = mean_of(lambda rows: rows)
         # Relative to the range, so that squares neither overflow nor underflow.
@@ -362,12 +355,10 @@ def inducing_points(
     columns: Columns,
     bounds: "tuple[float, float] | Tensor",
     random_state: Any,
-    group: "Group | None" = None,
 ) -> Tensor:
     """Return inducing points (I, D) that are given, or choose their number or the default one.
 
-    In 1-D they are evenly spaced, else observations chosen by k-means++. Each process of a group
-    chooses an equal share from its own.
+    In 1-D they are evenly spaced, else observations chosen by k-means++.
     """
     dim = x.shape[1]
     if given is None:
@@ -389,43 +380,8 @@ def inducing_points(
         share = torch.linspace(0, 1, count, dtype=x.dtype)
         return torch.lerp(low, high, share).unsqueeze(-1)
     scaled = ((x - columns.mean) / columns.deviation).numpy()
-    own = count if group is None else -(-count // dist.get_world_size(process_group(group)))
-    _, index = kmeans_plusplus(scaled, min(own, len(x)), random_state=random_state)
-    return all_gather(x[torch.as_tensor(index)], group)
-
-
-def sum_over(x: Tensor, group: "Group | None") -> Tensor:
-    """Sum a tensor over the processes of a group, if there is one."""
-    return x if group is None else sum_over_ranks(x, process_group(group))
-
-
-def all_gather(rows: Tensor, group: "Group | None") -> Tensor:
-    """Concatenate the rows of all processes of a group, if there is one."""
-    if group is None:
-        return rows
-    ranks = process_group(group)
-    parts: list[Any] = [None] * dist.get_world_size(ranks)
-    dist.all_gather_object(parts, rows, ranks)
-    return torch.cat(parts)
-
-
-@contextmanager
-def with_errors_of_all_ranks(group: "Group | None") -> Iterator[None]:
-    """Let all processes of a group raise the ValueError of one, for which the others would wait."""
-    error = None
-    try:
-        yield
-    except ValueError as own:
-        error = own
-    if group is not None:
-        ranks = process_group(group)
-        errors: list[Any] = [None] * dist.get_world_size(ranks)
-        dist.all_gather_object(errors, error and str(error), ranks)
-        first = next((rank for rank, text in enumerate(errors) if text), None)
-        if error is None and first is not None:
-            raise ValueError(f"{errors[first]} (on rank {first})")
-    if error is not None:
-        raise error
+    _, index = kmeans_plusplus(scaled, min(count, len(x)), random_state=random_state)
+    return x[torch.as_tensor(index)]
 
 
 def _array(name: str, value: Any) -> Floats:

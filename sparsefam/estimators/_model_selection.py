@@ -11,10 +11,9 @@ from sklearn.neighbors import KernelDensity
 from sklearn.pipeline import Pipeline
 from torch import Tensor
 
-from .._numerics.distributed import Group
 from ..distributions import SparseDistribution
 from ..distributions._kernel.base_measure import BaseMeasure
-from ._data import as_events, chunks, sum_over
+from ._data import as_events, chunks
 from ._newton import Fit, Objective
 
 __all__ = ["BIAS_FACTOR", "best_of", "best_penalty", "held_out_loss", "quadratic_score"]
@@ -100,7 +99,6 @@ def held_out_loss(
     p: SparseDistribution,
     x: Tensor,
     weight: Tensor,
-    group: "Group | None",
 ) -> float:
     """Estimate minus the `quadratic_score` of observations (n, D) that are left out one by one.
 
@@ -119,7 +117,7 @@ def held_out_loss(
         step = torch.cholesky_solve((phi - objective.mean).T, fit.minimum.factor).T
         height = height + part @ log.exp() / objective.weight
         moved = moved + part @ (slope * step).sum(1) / objective.weight
-    change = sum_over(moved / objective.observations - height, group)
+    change = moved / objective.observations - height
     return float(p.expect(p.prob)) + 2 * float(change)
 
 

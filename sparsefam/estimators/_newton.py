@@ -13,10 +13,9 @@ from torch import Tensor
 from .._feature_maps import Kernel, kernel_matrix
 from .._numerics.chebyshev_mesh import ChebyshevMesh
 from .._numerics.deformed import Power
-from .._numerics.distributed import Group
 from .._numerics.normalizer import initial_normalizer, newton_step
 from ..distributions._kernel.mesh import KernelMesh
-from ._data import chunks, merged, sum_over
+from ._data import chunks, merged
 
 __all__ = ["Cells", "Evaluation", "Fit", "Minimum", "Objective", "minimize", "whitening"]
 
@@ -187,8 +186,8 @@ class Objective:
         )
 
     @torch.no_grad()
-    def with_data(self, x: Tensor, weight: Tensor, group: "Group | None" = None) -> "Objective":
-        """Add data (n, D) with weights (n,), in chunks, of all processes of a group."""
+    def with_data(self, x: Tensor, weight: Tensor) -> "Objective":
+        """Add data (n, D) with weights (n,), in chunks."""
         sums = torch.stack([torch.stack([w.sum(), w @ w]) for (w,) in chunks(weight)]).sum(0)
         first, second = torch.zeros_like(self.first), torch.zeros_like(self.second)
         nodal = torch.zeros_like(self.measure)  # Weights of nodes for sums over the data
@@ -209,10 +208,10 @@ class Objective:
         second = second + (nodal.unsqueeze(-1) * self.on_nodes).mT @ self.on_nodes
         return replace(
             self,
-            weight=self.weight + sum_over(sums[0], group),
-            squares=self.squares + sum_over(sums[1], group),
-            first=self.first + sum_over(first, group),
-            second=self.second + sum_over(second, group),
+            weight=self.weight + sums[0],
+            squares=self.squares + sums[1],
+            first=self.first + first,
+            second=self.second + second,
         )
 
     @property
