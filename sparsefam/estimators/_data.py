@@ -117,8 +117,7 @@ class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: igno
         """Where the density is positive: intervals (J, 2), or a mask if there are two columns."""
         check_is_fitted(self)
         if not self.density_.event_shape:
-            intervals: Floats = intervals_of(self.density_).numpy()
-            return intervals
+            return intervals_of(self.density_).numpy()
         if self.density_.event_shape[0] > 2:
             raise AttributeError("support_ exists for one and two columns")
         x, y = np.linspace(*self._plane_box(), _GRID).T
@@ -129,14 +128,6 @@ class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: igno
     def _plane_box(self) -> tuple[Floats, Floats]:
         """Return corners (2,), (2,) of a box around the support, with a margin."""
         return Places.in_support(self.density_).box()
-
-    def _normalized(self) -> Any:
-        """Return `density_`; raise AttributeError where the fit has none."""
-        check_is_fitted(self)
-        if not hasattr(self, "density_"):
-            rule = "density_ exists for up to three columns"
-            raise AttributeError(f"{rule}, got {self.n_features_in_}")
-        return self.density_
 
     def _observations(self, X: ArrayLike) -> Tensor:
         """Check new observations, and return them (n, D)."""
@@ -187,7 +178,8 @@ class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: igno
     @one_thread()
     def sample(self, n_samples: int = 1, random_state: Any = None) -> Floats:
         """Draw samples (n_samples, D); `random_state` is a seed or numpy's random state."""
-        density = self._normalized()
+        check_is_fitted(self)
+        density = self.density_
         require_integer("n_samples", n_samples, 0)
         seed = check_random_state(random_state).randint(2**31 - 1)
         with torch.random.fork_rng(devices=[]):
@@ -201,7 +193,8 @@ class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: igno
 
         Axes without labels get the names of the columns, if the data had any.
         """
-        ax = self._normalized().plot(ax, **options)
+        check_is_fitted(self)
+        ax = self.density_.plot(ax, **options)
         for axis, name in zip("xy", getattr(self, "feature_names_in_", ()), strict=False):
             if not getattr(ax, f"get_{axis}label")():
                 ax.set(**{f"{axis}label": name})

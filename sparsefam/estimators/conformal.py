@@ -18,8 +18,8 @@ __all__ = ["conformal_mass", "folds_of", "widened"]
 
 # The number of folds, and the least number of observations.
 _FOLDS, _LEAST = 5, 25
-# Rounding of products with 1 - coverage, and of ends, relative to the farthest distance.
-_ROUNDING, _END = 1e-9, 1e-12
+# Rounding of products with 1 - coverage.
+_ROUNDING = 1e-9
 
 
 def conformal_mass(p: SparseDistribution, y: Tensor, coverage: float) -> Tensor:
@@ -127,9 +127,7 @@ def widened(
         high = highs.amax(0).minimum(limits[:, 1])
     else:
         ends = torch.cat([intervals_of(inner) for inner in inners])
-        # An end may be an observation, which rounding must not leave outside.
-        slack = _END * (ends.nan_to_num(0, 0, 0).abs() + radius) if radius else 0.0
-        ends = ends + (radius + slack) * limits.new_tensor([-1.0, 1.0])
+        ends = ends + radius * limits.new_tensor([-1.0, 1.0])
         ends = torch.cat([ends, intervals_of(p)]).clamp(*limits[0].tolist())
         # Where a base has tails, the estimate is positive there itself.
         seen = torch.cat([*held])

@@ -113,9 +113,9 @@ class SparseDensity(DensityEstimator):
             bound, as in (0, None). The default base ends there, and is not cut there. Not with
             `base`.
         coverage: The probability with which a new observation falls into the support, on average
-            over data. The support is widened by a cross-conformal set, which five fits without a
-            fifth of the observations calibrate; for every distribution it has at least the
-            probability $2\,coverage - 1 - \sqrt{2/n}$, and in practice about `coverage` or more.
+            over data. The support is widened by a distance that five fits without a fifth of the
+            observations calibrate; for every distribution it has at least the probability
+            $2\,coverage - 1 - \sqrt{2/n}$, and in practice about `coverage` or more.
             Supports grow with `coverage`, and contain that of coverage=None.
             At least $coverage / (1 - coverage)$ observations are needed. Not with alpha=1, unequal
             weights, `partial_fit` or `group`.
