@@ -610,7 +610,7 @@ class KernelDeformedExp(KernelDistribution):
         kind = Region if self.event_shape else IntervalUnion
         if not isinstance(region, kind):
             raise ValueError(f"region must be of class {kind.__name__}, got {region!r}")
-        base = RestrictedBase(self.base, region)
+        base: Any = RestrictedBase(self.base, region)
         measure = BaseMeasure(base, self.features.dim, self.weights.dtype)
         mesh, eps = self.mesh.restricted(measure), self._solution.power.eps
         mass = self._solution.batched(sum_nodes(self._solution.weights_on(mesh)))

@@ -39,7 +39,6 @@ __all__ = [
     "chunks",
     "check_alpha",
     "check_positive",
-    "distance_to_intervals",
     "uniform_box",
     "log_density",
     "intervals_of",
@@ -221,12 +220,8 @@ def distance_from(p: Any, x: Tensor) -> Floats:
     """Return distances (n,) of observations (n, D) from the support of a kernel density."""
     if p.event_shape:
         return Places.in_support(p).distance(x)
-    return distance_to_intervals(x, intervals_of(p)).numpy()
-
-
-def distance_to_intervals(x: Tensor, intervals: Tensor) -> Tensor:
-    """Return distances (n,) of numbers (n, 1) from the nearest of intervals (J, 2)."""
-    return torch.maximum(intervals[:, 0] - x, x - intervals[:, 1]).clamp_min(0).amin(-1)
+    low, high = intervals_of(p).T
+    return torch.maximum(low - x, x - high).clamp_min(0).amin(-1).numpy()
 
 
 def chunks(*data: Tensor, size: int = _CHUNK) -> Iterator[tuple[Tensor, ...]]:

@@ -21,7 +21,7 @@ from ._data import (
     Places,
     as_events,
     chunks,
-    distance_to_intervals,
+    distance_from,
     intervals_of,
     merged,
     reduced,
@@ -153,21 +153,18 @@ def extended(
         return p
     weight = share[missed].sum()
     low, high = (torch.stack([getattr(side, end) for side in box]) for end in ("low", "high"))
+    scale = (high - low).numpy()
+    places = x.numpy() / scale
+    off = places[missed.numpy()]
+    reach = cKDTree(places).query(off, 2)[0][:, 1]
     region: Any
     if p.event_shape:
-        scale = (high - low).numpy()
-        lonely = cKDTree(x.numpy() / scale).query(x[missed].numpy() / scale, 2)[0][:, 1].max()
-        balls = Places(scale, cKDTree(x[missed].numpy() / scale)), min(lonely, _REACH)
+        balls = Places(scale, cKDTree(off)), min(reach.max(), _REACH)
         region = Region(Neighborhood((balls,), p), 1)
     else:
-        gap = torch.cat(
-            [x.new_full((1, 1), torch.inf), x.diff(dim=0), x.new_full((1, 1), torch.inf)]
-        )
-        distance = distance_to_intervals(x[missed], intervals_of(p))
-        reach = torch.minimum(gap[1:], gap[:-1]).squeeze(-1)[missed]
-        width = float(high - low)
-        reach = torch.minimum(reach, distance).clamp(width / _CELLS, _REACH * width) * (1 + _TOUCH)
-        more = x[missed] + reach.unsqueeze(-1) * x.new_tensor([-1.0, 1.0])
+        reach = np.minimum(reach, distance_from(p, x[missed]) / scale)
+        reach = scale * reach.clip(1 / _CELLS, _REACH) * (1 + _TOUCH)
+        more = x[missed] + torch.from_numpy(np.stack([-reach, reach], -1))
         region = IntervalUnion.merged(torch.cat([intervals_of(p), more.clamp(low, high)]))
     logits = torch.stack([1 - weight, weight]).log()
     return Mixture(logits, [p, uniform(region, low, high, float(p.alpha))])

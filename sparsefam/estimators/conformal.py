@@ -86,11 +86,7 @@ def folds_of(x: Tensor, coverage: Any, random_state: Any) -> Tensor:
 
 
 def widened(
-    p: Any,
-    inners: Sequence[Any],
-    held: Sequence[Tensor],
-    coverage: float,
-    limits: Tensor,
+    p: Any, inners: Sequence[Any], held: Sequence[Tensor], coverage: float, limits: Tensor
 ) -> Mixture:
     r"""Widen the support of an estimate until it contains a new observation with a probability.
 

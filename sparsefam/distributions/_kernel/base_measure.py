@@ -35,7 +35,7 @@ def uniform_box(low: Tensor, high: Tensor) -> list[Distribution]:
 class RestrictedBase(NamedTuple):
     """A base density on a region, up to a constant factor."""
 
-    base: Any  # As in the constructor of a kernel family, or restricted itself
+    base: Any
     region: constraints.Constraint
 
 
