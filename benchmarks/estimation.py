@@ -4,7 +4,7 @@ Draws samples from densities with compact or separated supports, and parts of re
 tables count fitted observations with density zero, and compare ranks of anomalies; another one is
 of time and memory by the number of rows (`--only "rows of data"`). `--write` puts the tables into
 docs/benchmarks.md. `--only neighbours` compares with scipy, scikit-learn and KDEpy (`pip install
-'.[kde]'`, else left out), for docs/tutorials/estimation.md.
+--group kde`, else left out), for docs/tutorials/estimation.md.
 """
 
 import pickle

@@ -11,7 +11,7 @@ from memory import allocated_megabytes
 from torch import Tensor, nn
 
 import sparsefam as sf
-from sparsefam.attention import context
+from sparsefam.attention import _context as context
 from sparsefam.attention._context import contexts
 from sparsefam.bases import Basis, Fourier, GaussianRBF
 from sparsefam.distributions._line import gaussians as line_gaussians

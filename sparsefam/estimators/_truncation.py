@@ -124,8 +124,11 @@ def _intervals(
     support, low, high = p.support.intervals, *(end.squeeze(-1) for end in cells.ends(x))
     lower, upper = support.T.unsqueeze(-1)
     inside = (lower <= x.squeeze(-1)) & (x.squeeze(-1) <= upper)
-    first = torch.where(inside, low, torch.inf).amin(-1)
-    outermost = torch.stack([first, torch.where(inside, high, -torch.inf).amax(-1)], -1)
+    reach = _REACH * (box[0].high - box[0].low)
+    near = (lower - reach <= x.squeeze(-1)) & (x.squeeze(-1) <= upper + reach)
+    near = inside | (near & ~inside.any(0))
+    first = torch.where(near, low, torch.inf).amin(-1)
+    outermost = torch.stack([first, torch.where(near, high, -torch.inf).amax(-1)], -1)
     largest = torch.where(inside & (cells.unit == 0), share, 0.0).amax(-1)
     some = inside.any(-1)
     ends, outermost, largest = support[some], outermost[some], largest[some]

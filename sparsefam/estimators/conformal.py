@@ -9,9 +9,10 @@ import torch
 from sklearn.utils import check_random_state
 from torch import Tensor
 
+from .._numerics.validation import as_number
 from ..distributions import Mixture, SparseDistribution
 from ..supports import IntervalUnion, Region
-from ._data import Places, distance_from, intervals_of, is_real, log_density
+from ._data import Places, distance_from, intervals_of, log_density
 from ._truncation import Neighborhood, uniform
 
 __all__ = ["conformal_mass", "folds_of", "widened"]
@@ -44,7 +45,7 @@ def conformal_mass(p: SparseDistribution, y: Tensor, coverage: float) -> Tensor:
         Izbicki, Shimizu and Stern (2022), CD-split and HPD-split: efficient conformal regions in
         high dimensions. JMLR 23.
     """
-    if not is_real(coverage) or not 0 < coverage < 1:
+    if not 0 < as_number(coverage) < 1:
         raise ValueError(f"coverage must be a number between 0 and 1, got {coverage!r}")
     if y.dim() != 1 or p.batch_shape != y.shape:
         shapes = f"{tuple(y.shape)} and {tuple(p.batch_shape)}"
@@ -66,7 +67,7 @@ def conformal_mass(p: SparseDistribution, y: Tensor, coverage: float) -> Tensor:
 
 def folds_of(x: Tensor, coverage: Any, random_state: Any) -> Tensor:
     """Return the fold (n,) of each observation, at random, of five equal ones."""
-    if not is_real(coverage) or not 0 < coverage < 1:
+    if not 0 < as_number(coverage) < 1:
         raise ValueError(f"coverage must be a number between 0 and 1, or None, got {coverage!r}")
     n, least = len(x), math.ceil(1 / (1 - coverage) - 1 - _ROUNDING)
     if n < max(least, _LEAST):
