@@ -16,19 +16,16 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 from tqdm import tqdm
 
-from .._feature_maps import Gaussian, Kernel, KernelFeatures, require_kernel
+from .._feature_maps import Gaussian, Kernel, require_kernel
 from .._numerics.threads import one_thread
 from .._numerics.validation import require_integer
 from ..distributions import KernelDeformedExp, KernelExp, SparseDistribution, Truncated
-from ..distributions._kernel.base_measure import Base, BaseMeasure, uniform_box
-from ..distributions._kernel.solution import attainable, find_mesh
 from ..losses import conjugate
 from ._data import (
     MARGIN,
     Columns,
     DensityEstimator,
     Floats,
-    Places,
     as_events,
     as_tensor,
     bandwidth_of,
@@ -37,8 +34,11 @@ from ._data import (
     check_positive,
     chunks,
     inducing_points,
+    log_density,
     rounding_of,
     sample_weights,
+    support_of,
+    uniform_box,
 )
 from ._model_selection import BIAS_FACTOR, best_of, best_penalty, held_out_loss
 from ._newton import Cells, Fit, Objective
@@ -111,9 +111,9 @@ class SparseDensity(DensityEstimator):
             bound, as in (0, None). The default base ends there, and is not cut there. Not with
             `base`.
         coverage: The probability with which a new observation falls into the support, on average
-            over data. The support is widened by a cross-conformal set, which five fits without a
-            fifth of the observations calibrate; for every distribution it has at least the
-            probability $2\,coverage - 1 - \sqrt{2/n}$, and in practice about `coverage` or more.
+            over data. The support is widened by a distance that five fits without a fifth of the
+            observations calibrate; for every distribution it has at least the probability
+            $2\,coverage - 1 - \sqrt{2/n}$, and in practice about `coverage` or more.
             Supports grow with `coverage`, and contain that of coverage=None.
             At least $coverage / (1 - coverage)$ observations are needed. Not with alpha=1, unequal
             weights or `partial_fit`.
@@ -222,8 +222,7 @@ class SparseDensity(DensityEstimator):
             for alpha in alphas
         }
         if self.base is not None:
-            measure = BaseMeasure(self.base, dim, x.dtype)
-            limits = x.new_tensor([measure.bounds(d) for d in range(dim)])
+            limits = support_of(self.base, x)
         self._warn_of_whole_numbers(whole, unit, limits, columns)
         cells = Cells(unit, limits)
         given: Any = self.inducing_points
@@ -240,8 +239,7 @@ class SparseDensity(DensityEstimator):
         def objective(alpha: float, kernel: Kernel) -> Objective:
             some = torch.zeros(len(points), dtype=points.dtype)
             some[0] = _SCORE
-            features = KernelFeatures(as_events(points), kernel)
-            mesh = find_mesh(some, features, self._bases[alpha], alpha, _tolerance(points))
+            mesh = kernel_density(kernel, points, some, self._bases[alpha], alpha).mesh
             return Objective.of(alpha, kernel, points, mesh, cells).with_data(x, weight)
 
         fit = self._best_fit(alphas, kernels, objective, x, weight)
@@ -251,8 +249,8 @@ class SparseDensity(DensityEstimator):
             # Nothing may depend on those held out, so alpha is not that of all data.
             inner = clone(self).set_params(coverage=None, alpha=self.alpha or max(_ALPHAS))
             held = [x[fold == k] for k in fold.unique()]
-            inners = [clone(inner).fit(x[fold != k].numpy()) for k in fold.unique()]
-            self._set(widened(self, inners, held, self.coverage, limits), x)
+            inners = [clone(inner).fit(x[fold != k].numpy()).density_ for k in fold.unique()]
+            self._set(widened(self.density_, inners, held, self.coverage, limits), x)
         return self
 
     @one_thread()
@@ -288,7 +286,7 @@ class SparseDensity(DensityEstimator):
         X: ArrayLike,
         sample_weight: ArrayLike | None,
         least: int,
-        base: Base,
+        base: Any,
         reset: bool = True,
     ) -> tuple[Tensor, Tensor]:
         """Return observations (n, D) of positive weight in a base's support, and weights (n,)."""
@@ -305,7 +303,7 @@ class SparseDensity(DensityEstimator):
                 "or fit one ellipsoid to all of them by BetaGaussianDensity"
             )
         if base is not None:
-            BaseMeasure(base, x.shape[1], x.dtype).require_inside("X", x)
+            support_of(base, x)
         return x, weight
 
     def _warn_of_whole_numbers(
@@ -392,11 +390,13 @@ class SparseDensity(DensityEstimator):
             values, weights = (torch.cat(pair) for pair in zip(self._extremes, ends, strict=True))
             self._extremes = values, weights = extreme_observations(values, weights, self.base_)
             share, count = weights / objective.weight, objective.observations
-            density = truncated(density, values, share, count, objective.cells)
-            self._set(extended(density, values, share), x)
+            density = truncated(density, values, share, count, objective.cells, self.base_)
+            self._set(extended(density, values, share, self.base_), x)
             return
         self._set(density, x)
-        off = [part[self._log_density(rows).isneginf()].sum() for rows, part in chunks(x, weight)]
+        off = [
+            part[log_density(density, rows).isneginf()].sum() for rows, part in chunks(x, weight)
+        ]
         missed = float(sum(off) / weight.sum())
         if missed > _MOST_MISSED:
             warnings.warn(
@@ -414,15 +414,6 @@ class SparseDensity(DensityEstimator):
         if not density.event_shape:
             masses = density.cdf(torch.from_numpy(self.support_)).diff().squeeze(-1)
             self.support_mass_: Floats = masses.numpy()
-
-    def _places(self) -> Places:
-        return Places.in_support(self.density_)
-
-    def _plane_box(self) -> tuple[Floats, Floats]:
-        return self._places().box()
-
-    def _distance_of_vectors(self, x: Tensor) -> Floats:
-        return self._places().distance(x)
 
     @one_thread()
     def score(self, X: ArrayLike, y: object = None) -> float:
@@ -492,16 +483,11 @@ def _warn_of_tails(x: Tensor, span: float, least: float) -> None:
         )
 
 
-def _tolerance(points: Tensor) -> float:
-    """Return the accuracy of a mesh for inducing points (I, D)."""
-    return attainable(_TOLERANCE[points.shape[-1]], points)
-
-
 def kernel_density(
-    kernel: Kernel, points: Tensor, weights: Tensor, base: Base, alpha: float
+    kernel: Kernel, points: Tensor, weights: Tensor, base: Any, alpha: float
 ) -> KernelExp | KernelDeformedExp:
     """Return the density of a score with weights (I,) at inducing points (I, D)."""
-    located, tolerance = as_events(points), _tolerance(points)
+    located, tolerance = as_events(points), _TOLERANCE[points.shape[-1]]
     if alpha == 1:
         return KernelExp(weights, located, kernel, base, tolerance=tolerance)
     return KernelDeformedExp(weights, located, kernel, base, alpha, tolerance=tolerance)
