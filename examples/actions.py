@@ -47,9 +47,21 @@ def censored_normal(loc: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Ac
 
 def beta_gaussian(loc: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Actions:
     """A density between the bounds, whose support moves with location and scale: for SAC."""
-    half = (high - low) / 2 * (0.05 + 0.9 * scale / (1 + scale))
-    centre = (low + high) / 2 + ((high - low) / 2 - half) * loc.tanh()
-    return Actions(sf.BetaGaussian(centre, half, 1.5, validate_args=False))
+    centre, half = _moving_support(loc, scale.log())
+    side = (high - low) / 2
+    centre = (low + high) / 2 + side * centre
+    return Actions(sf.BetaGaussian(centre, side * half, 1.5, validate_args=False))
+
+
+def _moving_support(loc: Tensor, log_scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Return centre and half-width of a support in [-1, 1].
+
+    The room below it, its width and the room above are as exp(loc), exp(log_scale) and exp(-loc).
+    With a width apart from the place, entropy says nothing of the place, and SAC raises all widths
+    to where Stable-Baselines3 clamps `log_std`: there neither has a gradient.
+    """
+    below, width, above = torch.stack([loc, log_scale, -loc]).softmax(0)
+    return 0.975 * (below - above), 0.025 + 0.975 * width
 
 
 # Stable-Baselines3
@@ -85,8 +97,7 @@ def sb3_policies() -> tuple[Any, Any]:
         """Actions in [-1, 1], which Stable-Baselines3 rescales."""
 
         def proba_distribution(self, mean_actions: Tensor, log_std: Tensor) -> Any:
-            half = 0.05 + 0.9 * log_std.sigmoid()
-            centre = (1 - half) * mean_actions.tanh()
+            centre, half = _moving_support(mean_actions, log_std)
             self.distribution = sf.BetaGaussian(centre, half, 1.5, validate_args=False)
             return self
 

@@ -1,6 +1,8 @@
 """Truncated densities: far tails, one-sided and infinite ends, gaps, bad input."""
 
+import copy
 import math
+import pickle
 from typing import Any
 
 import mpmath
@@ -10,6 +12,7 @@ from battery import DOUBLE, double, number
 from cases_kernel import bell
 from scipy import special, stats
 from torch import distributions as td
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from sparsefam import BetaGaussian, KernelDeformedExp, Mixture, Normal, Truncated, TruncatedParabola
 from sparsefam.bases import GaussianRBF
@@ -243,6 +246,55 @@ def test_bad_arguments_are_named() -> None:
     ):
         with pytest.raises(ValueError, match=rule):
             Truncated(law, low, high)
+
+
+# Operations
+class _Counter(TorchDispatchMode):
+    """Counts operations, with views and conversions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_step_of_a_policy_takes_few_operations() -> None:
+    """To construct, draw and evaluate; a normal density takes 13."""
+    loc, scale = torch.linspace(-1, 1, 8).unsqueeze(-1), torch.full((8, 1), 0.5)
+    low, high = torch.tensor([[-2.0], [2.0]])
+    with torch.no_grad(), _Counter() as counter:
+        base = td.Normal(loc, scale, validate_args=False)
+        p = Truncated(base, low, high, validate_args=False)
+        p.log_prob(p.rsample())
+    assert counter.count <= 50
+
+
+def test_a_mass_that_is_kept_follows_its_parameters() -> None:
+    """Changes in place, derivatives, copies, and other elements of the batch."""
+    loc, scale, t = *double(0.25, 0.75), number(0.5)
+    p, low = Truncated(Normal(loc, scale), -2.0, 2.0), number([-2.0, 0.5, 9.0])
+    before = p.log_prob(t)
+    for q in (copy.deepcopy(p), pickle.loads(pickle.dumps(p)), p.expand((3,)), p.detach()):
+        assert (q.log_prob(t) == before).all()
+    assert (
+        Truncated(Normal(loc, scale), low, 12.0).log_mass[0]
+        == Truncated(Normal(loc, scale), -2.0, 12.0).log_mass
+    )
+    loc += 0.5
+    fresh = Truncated(Normal(loc, scale), -2.0, 2.0)
+    assert p.log_prob(t) == fresh.log_prob(t) != before
+    assert torch.autograd.grad(p.log_prob(t.requires_grad_()), t)[0] != 0
+    scale.requires_grad_()
+    slopes = [
+        torch.autograd.grad(q.log_mass, scale)[0]
+        for q in (p, Truncated(Normal(loc, scale), -2.0, 2.0))
+    ]
+    assert slopes[0] == slopes[1] != 0
 
 
 @pytest.mark.parametrize("name", ["Weibull", "LogNormal", "Gumbel", "Cauchy", "Normal", "Pareto"])

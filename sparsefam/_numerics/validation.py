@@ -64,7 +64,11 @@ def as_tensors(**arguments: Any) -> dict[str, Tensor]:
     """
     tensors = [x for x in arguments.values() if isinstance(x, Tensor)]
     floating = [x.dtype for x in tensors if x.is_floating_point()]
-    dtype = reduce(torch.promote_types, floating) if floating else torch.get_default_dtype()
+    dtype = (
+        reduce(torch.promote_types, dict.fromkeys(floating))
+        if floating
+        else torch.get_default_dtype()
+    )
     if dtype not in _FLOATING:
         names = ", ".join(arguments)
         raise ValueError(f"{names} must be of dtype float32 or float64, got {dtype}")

@@ -172,8 +172,8 @@ def exact_base(base: Any, **arguments: Tensor | float) -> tuple[Any, ...]:
 
 def _is_transformed(p: Distribution) -> bool:
     """Return whether torch takes for the support all that the last transform can reach."""
-    own: Any = type(p).support
-    return own is TransformedDistribution.support
+    inherited: Any = TransformedDistribution.support
+    return type(p).support is inherited
 
 
 def _ends_of(p: Any) -> tuple[Any, Any]:

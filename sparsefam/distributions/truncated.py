@@ -13,7 +13,7 @@ from .._numerics.quadrature import sort_cuts
 from .._numerics.validation import require
 from ..supports import Interval, IntervalUnion
 from ._line.engine import Coordinate, IntegratedDistribution, Line, clamp, or_infinite
-from ._line.laws import Law
+from ._line.laws import Law, LawBetween
 from ._torch_adapter import (
     TorchUnivariate,
     cuts_of,
@@ -101,6 +101,7 @@ class Truncated(IntegratedDistribution):
         low, high = -math.inf if low is None else low, math.inf if high is None else high
         self.base, self.low, self.high = exact_base(base, low=low, high=high)
         law = self._law
+        self._kept: LawBetween | None = None
         self._own_mass: Tensor | None = None
         self._region: Tensor | None = None
         checks: Any = Distribution._validate_args if validate_args is None else validate_args
@@ -129,8 +130,18 @@ class Truncated(IntegratedDistribution):
         """Logarithm of the mass between the ends (*batch) in float64."""
         if self._own_mass is not None:
             return self._own_mass
-        law: Any = self._law
-        return law.log_mass(self.low.double(), self.high.double())
+        return cast(LawBetween, self._law_between).log_mass
+
+    @property
+    def _law_between(self) -> LawBetween | None:
+        """The law between the ends, kept where it is constant, so that methods share its mass."""
+        if (law := self._law) is None:
+            return None
+        new, kept = LawBetween(law, self.low, self.high), self._kept
+        if kept is not None and new.is_same(kept):
+            return kept
+        self._kept = new if new.is_constant else None
+        return new
 
     def _ends(self) -> tuple[Tensor, Tensor]:
         """Return the ends of the support (*batch) in float64."""
@@ -261,9 +272,15 @@ class Truncated(IntegratedDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density at `value`; -inf with zero gradient off the support."""
         self._check_value(value)
-        inside = (self.low <= value) & (value <= self.high)
-        log_p = self.base.log_prob(torch.clamp(value, self.low.detach(), self.high.detach()))
-        inside = inside & (log_p > -math.inf)
+        law = self._law
+        if law is not None and law.is_on_line:
+            # Infinity lies outside of infinite ends, too: its distance to them is NaN.
+            inside = torch.minimum(value - self.low, self.high - value) >= 0
+            log_p = law.log_density(torch.where(inside, value.double(), law.loc))
+        else:
+            inside = (self.low <= value) & (value <= self.high)
+            log_p = self.base.log_prob(torch.clamp(value, self.low.detach(), self.high.detach()))
+            inside = inside & (log_p > -math.inf)
         log_p = torch.where(inside, log_p - self._log_mass, -math.inf)
         return log_p.to(torch.promote_types(self._like.dtype, value.dtype))
 

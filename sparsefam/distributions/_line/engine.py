@@ -14,7 +14,7 @@ from ...bases import Basis, Stack
 from ...supports import entries_of
 from .._summaries import log_positive
 from ..base import SoftmaxDistribution
-from .laws import Law
+from .laws import Law, LawBetween
 
 __all__ = [
     "COARSE",
@@ -498,6 +498,11 @@ class IntegratedDistribution(LineDistribution):
     def _law(self) -> Law | None:
         """Closed forms of masses and quantiles."""
 
+    @property
+    def _law_between(self) -> LawBetween | None:
+        """The law between the ends of the support."""
+        return None if (law := self._law) is None else LawBetween(law, *self._ends())
+
     def _log_part(self, start: Tensor, end: Tensor) -> Tensor:
         """Return the logarithm of the mass between places in the support, by the law."""
         raise NotImplementedError
@@ -557,8 +562,8 @@ class IntegratedDistribution(LineDistribution):
         return found if log else found.exp()
 
     def _quantile(self, value: Tensor) -> Tensor:
-        law = self._law
-        return self._quantile_by_rule(value) if law is None else law.icdf(*self._ends(), value)
+        between = self._law_between
+        return self._quantile_by_rule(value) if between is None else between.icdf(value)
 
     def _rounded(self, t: Tensor) -> Tensor:
         return self._moved_inside(t) if self._law is None else t.to(self._like.dtype)

@@ -1,17 +1,18 @@
 """Laws whose masses and quantiles between two ends have closed forms, accurate in tails."""
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..._numerics.modes import values_are_readable
+from ..._numerics.modes import may_be_differentiated, values_are_readable
 from ..._numerics.operators import differentiable
 from ..._numerics.quadrature import gauss_legendre
 
-__all__ = ["Law", "torch_law"]
+__all__ = ["Law", "LawBetween", "torch_law"]
 
 _ROOT = math.sqrt(0.5)
 _HALF_LOG = math.log(2 * math.pi) / 2
@@ -21,6 +22,8 @@ _FAR = 1e200
 _DEEP = 25.0
 # Nodes on each side of the mode, and the exponent at which moments are cut off.
 _NODES, _DEPTH = 24, 40.0
+# Between ends on both sides of the mode, at least this far from it, tails alone are accurate.
+_WIDE = 0.75
 # The positive half of a Gauss-Legendre rule, for even functions between near ends.
 _NEAR_RULE = np.stack(np.polynomial.legendre.leggauss(10))[:, 5:].tolist()
 
@@ -28,11 +31,79 @@ _NEAR_RULE = np.stack(np.polynomial.legendre.leggauss(10))[:, 5:].tolist()
 _Pair = tuple[Tensor, Tensor]
 
 
-class _Standard:
-    """A standard law between ends a < b, which may be -_FAR and _FAR.
+class _once:  # noqa: N801
+    """A property computed once. torch.compile does not trace functools.cached_property."""
 
-    The distance w = b - a has digits that the difference lacks. Only `log_density` and `log_ratio`
-    are differentiated.
+    def __init__(self, compute: Callable[[Any], Any]) -> None:
+        self._compute, self._name = compute, compute.__name__
+
+    def __get__(self, holder: Any, owner: type) -> Any:
+        value = holder.__dict__[self._name] = self._compute(holder)
+        return value
+
+
+class _Ends:
+    """Ends of a standard law, and what its mass and its quantiles have in common.
+
+    Attributes:
+        law: The standard law.
+        triple: Ends a < b, which may be -_FAR and _FAR, and their distance w, which has digits that
+            b - a lacks.
+    """
+
+    def __init__(self, name: str, *triple: Tensor) -> None:
+        self.law, self.triple = _STANDARD[name], triple
+
+    @_once
+    def sides(self) -> Tensor:
+        """How far the mode lies below a, and above b (2, *batch); it may be infinite."""
+        return torch.stack([self.triple[0], -self.triple[1]])
+
+    @_once
+    def tails(self) -> Tensor:
+        """The masses of the standard normal law below a and above b (2, *batch)."""
+        return torch.erfc(-_ROOT * self.sides) / 2
+
+    @_once
+    def are_wide(self) -> bool:
+        """Whether all are seen to be at least _WIDE from the mode, on both sides of it."""
+        sides = self.sides
+        return values_are_readable(sides) and sides.numel() > 0 and float(sides.amax()) <= -_WIDE
+
+    @_once
+    def log_mass(self) -> Tensor:
+        """The log mass."""
+        return self.law.log_mass(self)
+
+    @_once
+    def relative(self) -> Tensor:
+        """The logarithm of the ratio of the mass to the higher density at the ends."""
+        return self.law.relative(self)
+
+
+class _EndsOfLaw(_Ends):
+    """Ends of a law in standard form, of which only what is needed is computed."""
+
+    def __init__(self, law: "Law", low: Tensor, high: Tensor) -> None:
+        self.law, self._given = _STANDARD[law.name], (law, low, high)
+
+    @_once
+    def triple(self) -> tuple[Tensor, ...]:
+        law, low, high = self._given
+        return torch.broadcast_tensors(*law.standardize(low, high))
+
+    @_once
+    def sides(self) -> Tensor:
+        law, low, high = self._given
+        if law.exponential:
+            return super().sides
+        return torch.stack([low - law.loc, law.loc - high]) / law.scale
+
+
+class _Standard:
+    """A standard law between ends.
+
+    Only `log_density` and `log_ratio` are differentiated.
     """
 
     @staticmethod
@@ -46,9 +117,14 @@ class _Standard:
         raise NotImplementedError
 
     @classmethod
-    def log_mass(cls, a: Tensor, b: Tensor, w: Tensor) -> _Pair:
-        """Return the log mass, and that of its ratio to the higher density at the ends."""
+    def log_mass(cls, ends: _Ends) -> Tensor:
+        """Return the log mass."""
         raise NotImplementedError
+
+    @classmethod
+    def relative(cls, ends: _Ends) -> Tensor:
+        """Return the logarithm of the ratio of the mass to the higher density at the ends."""
+        return ends.log_mass - cls.highest(*ends.triple)
 
     @classmethod
     def highest(cls, a: Tensor, b: Tensor, w: Tensor) -> Tensor:
@@ -56,10 +132,10 @@ class _Standard:
         return torch.maximum(cls.log_density(a), cls.log_density(b))
 
     @classmethod
-    def quantile(cls, a: Tensor, b: Tensor, w: Tensor, q: Tensor, p: Tensor) -> _Pair:
+    def quantile(cls, ends: _Ends, q: Tensor, p: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return quantiles x of probabilities q = 1 - p, and x - a where it has more digits.
 
-        Elsewhere the latter is infinite.
+        Elsewhere the latter is infinite, or None where it has nowhere more digits.
         """
         raise NotImplementedError
 
@@ -67,48 +143,58 @@ class _Standard:
 class _Normal(_Standard):
     @staticmethod
     def log_density(x: Tensor) -> Tensor:
-        return -x.square() / 2 - _HALF_LOG
+        return torch.rsub(x.square(), -_HALF_LOG, alpha=0.5)
 
     @classmethod
     def log_ratio(cls, a: Tensor, b: Tensor, w: Tensor) -> Tensor:
         return w * (a + b) / -2
 
     @classmethod
-    def log_mass(cls, a: Tensor, b: Tensor, w: Tensor) -> _Pair:
-        middle = (a + b) / 2
-        power = w * middle.abs()
+    def log_mass(cls, ends: _Ends) -> Tensor:
+        mass = torch.log1p(-ends.tails.sum(0))
+        if ends.are_wide:
+            return mass
+        by_density = (ends.sides.amax(0) > 0) | _is_near(*ends.triple)
+        return torch.where(by_density, ends.relative + cls.highest(*ends.triple), mass)
+
+    @classmethod
+    def relative(cls, ends: _Ends) -> Tensor:
+        a, b, w = ends.triple
+        ratio = torch.log1p(-ends.tails.sum(0)) - cls.highest(a, b, w)
+        if ends.are_wide:
+            return ratio
+        power = w * ((a + b) / 2).abs()
+        start = torch.maximum(a, -b)
+        beyond = start > 0
+        if _any(beyond):
+            erfcx, end = torch.special.erfcx, torch.where(start == a, b, -a)
+            side = erfcx(_ROOT * start) - torch.exp(-power) * erfcx(_ROOT * end)
+            ratio = torch.where(beyond, side.log() + math.log(math.pi / 2) / 2, ratio)
         # Between near ends differences cancel, but the density hardly changes.
         near = _is_near(a, b, w)
-        sides, highest = torch.stack([a, -b]), cls.highest(a, b, w)
-        mass = torch.log1p(torch.erfc(-_ROOT * sides).sum(0) / -2)
-        ratio = mass - highest
-        beyond = sides.amax(0) > 0
-        if _any(beyond):
-            start, erfcx = sides.amax(0), torch.special.erfcx
-            end = torch.where(start == a, b, -a)
-            side = erfcx(_ROOT * start) - torch.exp(-power) * erfcx(_ROOT * end)
-            side = side.log() + math.log(math.pi / 2) / 2
-            mass = torch.where(beyond, side + highest, mass)
-            ratio = torch.where(beyond, side, ratio)
         if _any(near):
             width, slope = (torch.where(near, t, 1.0) / 2 for t in (w, power))
             close = (2 * width * _mean_shape(width, slope)).log() - slope + width.square() / 2
-            mass = torch.where(near, close + highest, mass)
             ratio = torch.where(near, close, ratio)
-        return mass, ratio
+        return ratio
 
     @classmethod
-    def quantile(cls, a: Tensor, b: Tensor, w: Tensor, q: Tensor, p: Tensor) -> _Pair:
-        ends = _ROOT * torch.stack([a, b])
-        below, above = (_between(x, q) for x in (torch.erfc(-ends), torch.erfc(ends)))
-        tail = torch.special.ndtri(torch.minimum(below, above) / 2)
-        x, step = torch.where(below < above, tail, -tail), torch.full_like(tail, math.inf)
+    def quantile(cls, ends: _Ends, q: Tensor, p: Tensor) -> tuple[Tensor, Tensor | None]:
+        mass = ends.log_mass.exp()
+        below, above = (
+            torch.addcmul(tail, share, mass)
+            for tail, share in zip(ends.tails.unbind(), (q, p), strict=True)
+        )
+        x = torch.special.ndtri(torch.minimum(below, above)).copysign(below - above)
+        if ends.are_wide:
+            return x, None
+        a, b, w = ends.triple
         # Around 0 by the difference of the tails, which erf knows to more digits.
-        central = torch.maximum(below, above) < 1.5
+        central = (torch.maximum(below, above) < 0.75) & (ends.sides.amax(0) > -_WIDE)
         if _any(central):
-            centre = torch.erfinv(_between(torch.erf(ends), q))
+            centre = torch.erfinv(torch.lerp(torch.erf(_ROOT * a), torch.erf(_ROOT * b), q))
             x = torch.where(central, centre / _ROOT, x)
-        middle = (a + b) / 2
+        step, middle = torch.full_like(x, math.inf), (a + b) / 2
         deep = (a > _DEEP) | (b < -_DEEP)
         if _any(deep):
             deep_x, deep_step = cls._deep_quantile(a, b, w, q, p)
@@ -146,12 +232,6 @@ class _Normal(_Standard):
         return torch.where(flip, -x, x), step
 
 
-def _between(ends: Tensor, q: Tensor) -> Tensor:
-    """Return a value at a share of the way between ends (2, *batch)."""
-    start, end = ends.unbind()
-    return torch.lerp(start, end, q)
-
-
 def _any(mask: Tensor) -> bool:
     """Return whether any is true, or cannot be read; what is left out then is not selected."""
     return not values_are_readable(mask) or bool(mask.any())
@@ -184,15 +264,28 @@ class _Laplace(_Standard):
     def log_ratio(cls, a: Tensor, b: Tensor, w: Tensor) -> Tensor:
         return torch.where(a >= 0, -w, torch.where(b <= 0, w, -a - b))
 
-    @classmethod
-    def log_mass(cls, a: Tensor, b: Tensor, w: Tensor) -> _Pair:
+    @staticmethod
+    def _log_mass_from(ends: _Ends) -> _Pair:
+        """Return the end next to the mode, mirrored, and twice the log mass over exp(-it)."""
+        a, b, w = ends.triple
         flip = a + b < 0
         a, b = torch.where(flip, -b, a), torch.where(flip, -a, b)
         share = (-torch.where(a < 0, torch.expm1(a) + torch.expm1(-b), torch.expm1(-w))).log()
-        return share - a.clamp_min(0) - math.log(2), share - a.clamp(max=0)
+        return a, share
 
     @classmethod
-    def quantile(cls, a: Tensor, b: Tensor, w: Tensor, q: Tensor, p: Tensor) -> _Pair:
+    def log_mass(cls, ends: _Ends) -> Tensor:
+        a, share = cls._log_mass_from(ends)
+        return share - a.clamp_min(0) - math.log(2)
+
+    @classmethod
+    def relative(cls, ends: _Ends) -> Tensor:
+        a, share = cls._log_mass_from(ends)
+        return share - a.clamp(max=0)
+
+    @classmethod
+    def quantile(cls, ends: _Ends, q: Tensor, p: Tensor) -> _Pair:
+        a, b, w = ends.triple
         below, above = torch.expm1(a.clamp(max=0)), torch.expm1(-b.clamp_min(0))
         centre = torch.lerp(below, -above, q)
         first, last = torch.exp(a.clamp(max=0)), torch.exp(-b.clamp_min(0))
@@ -218,12 +311,16 @@ class _Exponential(_Standard):
         return -w
 
     @classmethod
-    def log_mass(cls, a: Tensor, b: Tensor, w: Tensor) -> _Pair:
-        share = (-torch.expm1(-w)).log()
-        return share - a, share
+    def log_mass(cls, ends: _Ends) -> Tensor:
+        return ends.relative - ends.triple[0]
 
     @classmethod
-    def quantile(cls, a: Tensor, b: Tensor, w: Tensor, q: Tensor, p: Tensor) -> _Pair:
+    def relative(cls, ends: _Ends) -> Tensor:
+        return (-torch.expm1(-ends.triple[2])).log()
+
+    @classmethod
+    def quantile(cls, ends: _Ends, q: Tensor, p: Tensor) -> _Pair:
+        a, b, w = ends.triple
         u = -torch.log1p(q * torch.expm1(-w))
         return a + u, u
 
@@ -238,11 +335,12 @@ class _Uniform(_Standard):
         return 0 * w
 
     @classmethod
-    def log_mass(cls, a: Tensor, b: Tensor, w: Tensor) -> _Pair:
-        return w.log(), w.log()
+    def log_mass(cls, ends: _Ends) -> Tensor:
+        return ends.triple[2].log()
 
     @classmethod
-    def quantile(cls, a: Tensor, b: Tensor, w: Tensor, q: Tensor, p: Tensor) -> _Pair:
+    def quantile(cls, ends: _Ends, q: Tensor, p: Tensor) -> _Pair:
+        a, b, w = ends.triple
         return a + q * w, q * w
 
 
@@ -260,16 +358,21 @@ class _Cauchy(_ByDifference):
         return -torch.log1p(x.clamp(-1e150, 1e150).square()) - math.log(math.pi)
 
     @classmethod
-    def log_mass(cls, a: Tensor, b: Tensor, w: Tensor) -> _Pair:
-        mass = torch.atan2(w, 1 + a * b).log() - math.log(math.pi)
-        return mass, mass - cls.highest(a, b, w)
+    def log_mass(cls, ends: _Ends) -> Tensor:
+        a, b, w = ends.triple
+        return torch.atan2(w, 1 + a * b).log() - math.log(math.pi)
 
     @classmethod
-    def quantile(cls, a: Tensor, b: Tensor, w: Tensor, q: Tensor, p: Tensor) -> _Pair:
-        ends, one = torch.stack([a, b]), torch.ones_like(a)
+    def quantile(cls, ends: _Ends, q: Tensor, p: Tensor) -> _Pair:
+        a, b, w = ends.triple
+        one = torch.ones_like(a)
         below, above, centre = (
-            _between(x, q)
-            for x in (torch.atan2(one, -ends), torch.atan2(one, ends), torch.atan(ends))
+            torch.lerp(start, end, q)
+            for start, end in (
+                (torch.atan2(one, -a), torch.atan2(one, -b)),
+                (torch.atan2(one, a), torch.atan2(one, b)),
+                (torch.atan(a), torch.atan(b)),
+            )
         )
         x = torch.where(below < above, -1 / below.tan(), 1 / above.tan())
         x = torch.where(centre.abs() < 0.5, centre.tan(), x)
@@ -291,14 +394,15 @@ class _Gumbel(_ByDifference):
         return (-torch.expm1(-w)).log() - a
 
     @classmethod
-    def log_mass(cls, a: Tensor, b: Tensor, w: Tensor) -> _Pair:
+    def log_mass(cls, ends: _Ends) -> Tensor:
+        a, b, w = ends.triple
         log_gap = cls._log_gap(a, w)
         log_share = torch.where(log_gap < -40, log_gap, (-torch.expm1(-log_gap.exp())).log())
-        mass = log_share - torch.exp(-b)
-        return mass, mass - cls.highest(a, b, w)
+        return log_share - torch.exp(-b)
 
     @classmethod
-    def quantile(cls, a: Tensor, b: Tensor, w: Tensor, q: Tensor, p: Tensor) -> _Pair:
+    def quantile(cls, ends: _Ends, q: Tensor, p: Tensor) -> _Pair:
+        a, b, w = ends.triple
         log_gap = cls._log_gap(a, w)
         gap = log_gap.exp()
         left = torch.lerp(torch.exp(-gap), torch.ones_like(gap), q).log()
@@ -312,17 +416,22 @@ class _ReversedGumbel(_ByDifference):
     """Of -x where x is standard Gumbel."""
 
     @staticmethod
+    def _mirrored(ends: _Ends) -> _Ends:
+        a, b, w = ends.triple
+        return _Ends("gumbel", -b, -a, w)
+
+    @staticmethod
     def log_density(x: Tensor) -> Tensor:
         return _Gumbel.log_density(-x)
 
     @classmethod
-    def log_mass(cls, a: Tensor, b: Tensor, w: Tensor) -> _Pair:
-        return _Gumbel.log_mass(-b, -a, w)
+    def log_mass(cls, ends: _Ends) -> Tensor:
+        return cls._mirrored(ends).log_mass
 
     @classmethod
-    def quantile(cls, a: Tensor, b: Tensor, w: Tensor, q: Tensor, p: Tensor) -> _Pair:
-        x, u = _Gumbel.quantile(-b, -a, w, p, q)
-        return -x, torch.where(u < math.inf, w - u, math.inf)
+    def quantile(cls, ends: _Ends, q: Tensor, p: Tensor) -> _Pair:
+        x, u = _Gumbel.quantile(cls._mirrored(ends), p, q)
+        return -x, torch.where(u < math.inf, ends.triple[2] - u, math.inf)
 
 
 _STANDARD: dict[str, Any] = {
@@ -394,14 +503,15 @@ def _push_quantile_forward(kept: Any, changes: Any) -> Any:
 
 def _mass_of(name: str, a: Tensor, b: Tensor, w: Tensor) -> _Pair:
     """Return the log mass between a and b, and the logarithm of its ratio to the higher density."""
-    out: _Pair = _STANDARD[name].log_mass(a, b, w)
-    return out
+    ends = _Ends(name, a, b, w)
+    return ends.log_mass, ends.relative
 
 
 def _quantile_of(name: str, a: Tensor, b: Tensor, w: Tensor, q: Tensor) -> _Pair:
     """Return quantiles x between a and b, and x - a."""
-    out: _Pair = _STANDARD[name].quantile(a, b, w, q, 1 - q)
-    return out
+    ends = _Ends(name, a, b, w)
+    x, distance = ends.law.quantile(ends, q, 1 - q)
+    return x, torch.full_like(x, math.inf) if distance is None else distance
 
 
 def _keep(inputs: Any, outputs: Any) -> tuple[Any, ...]:
@@ -445,8 +555,9 @@ class Law(NamedTuple):
             low, high = (torch.where(x > self.upper, self.upper, x) for x in (low, high))
         return low, high
 
-    def standardize(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def standardize(self, low: Tensor, high: Tensor) -> tuple[Tensor, ...]:
         """Return ends (*batch) in terms of x, and their distance."""
+        low, high = low.double(), high.double()
         if not self.exponential:
             low, high = low.clamp(-_FAR, _FAR), high.clamp(-_FAR, _FAR)
             width = high - low
@@ -473,8 +584,17 @@ class Law(NamedTuple):
 
     def log_mass(self, low: Tensor, high: Tensor) -> Tensor:
         """Return the logarithm of the mass between ends (*batch)."""
-        a, b, w = torch.broadcast_tensors(*self.standardize(*self.ends(low, high)))
-        return _log_mass(self.name, a, b, w)[0] + self.log_factor
+        return LawBetween(self, low, high).log_mass
+
+    @property
+    def is_on_line(self) -> bool:
+        """Whether the support is the real line."""
+        return not self.exponential and self.lower is None
+
+    def log_density(self, t: Tensor) -> Tensor:
+        """Return the log density of a law on the real line."""
+        x = (t - self.loc) / self.scale
+        return _STANDARD[self.name].log_density(x) - self.scale.log()
 
     def log_share(self, low: Tensor, high: Tensor, start: Tensor, end: Tensor) -> Tensor:
         """Return the logarithm of the part of the mass between ends that lies between others.
@@ -484,10 +604,10 @@ class Law(NamedTuple):
         """
         moved = self.log_mass(start, end) - self.log_mass(low, high)
         with torch.no_grad():
-            law, (low, high) = _STANDARD[self.name], self.ends(low, high)
-            (start, end), standard = self.ends(start, end), self.standardize
-            whole, part = standard(low, high), standard(start, end)
-            rise = law.log_ratio(*whole)
+            law, standard = _STANDARD[self.name], self.standardize
+            whole, part = LawBetween(self, low, high), LawBetween(self, start, end)
+            (low, high), (start, end) = (x.ends for x in (whole, part))
+            rise = law.log_ratio(*standard(low, high))
             by_low, by_high = (
                 torch.maximum(*(law.log_ratio(*standard(*pair)) * sign for pair in pairs))
                 for sign, pairs in (
@@ -496,24 +616,11 @@ class Law(NamedTuple):
                 )
             )
             by_low, by_high = by_low - rise.clamp_min(0), by_high - (-rise).clamp_min(0)
-            part, whole = (torch.broadcast_tensors(*x) for x in (part, whole))
-            ratios = law.log_mass(*part)[1] - law.log_mass(*whole)[1]
+            ratios = part.standard.relative - whole.standard.relative
             known = ratios + torch.where(rise <= 0, by_low, by_high)
             known = torch.where(known.isfinite(), known, moved)
         moved = torch.where(moved.isfinite(), moved, 0.0)  # no mass, which has no slope
         return known.detach() + (moved - moved.detach())
-
-    def icdf(self, low: Tensor, high: Tensor, q: Tensor) -> Tensor:
-        """Return quantiles of probabilities in (0, 1) of the law between ends (*batch)."""
-        low, high = self.ends(low, high)
-        a, b, w = torch.broadcast_tensors(*self.standardize(low, high))
-        x, distance = _quantile(self.name, a, b, w, q)
-        t, step = self.loc + self.scale * x, self.scale * distance
-        known = torch.where(step < math.inf, low + step, t)
-        if self.exponential:
-            t, known = t.exp(), torch.where(step < math.inf, low * step.exp(), t.exp())
-        known = torch.minimum(torch.maximum(known, low), high).detach()
-        return known + (t - t.detach())
 
     @property
     def has_moments(self) -> bool:
@@ -582,6 +689,66 @@ class Law(NamedTuple):
         exponent = u * (z + u / 2) if square else u
         weights = lengths * (rule / 2) * torch.exp(-exponent)
         return flip, z, weights, weights.sum((0, 1)), u, exponent
+
+
+def _version(x: Tensor | float) -> int:
+    """Return how often a tensor has been changed in place, as far as torch counts it."""
+    return x._version if isinstance(x, Tensor) and not x.is_inference() else 0
+
+
+class LawBetween:
+    """A law between two ends, and what its methods share where no derivatives are taken.
+
+    Args:
+        law: The law (*batch).
+        low: Lower end (*batch).
+        high: Upper end (*batch).
+
+    Attributes:
+        ends: The ends, clipped to the support of the law.
+        standard: The same of the standard law.
+        is_constant: Whether no derivatives are taken.
+    """
+
+    def __init__(self, law: Law, low: Tensor, high: Tensor) -> None:
+        self.law, self.ends = law, law.ends(low, high)
+        self._given = law.loc, law.scale, low, high
+        self.standard = _EndsOfLaw(law, *self.ends)
+        tensors = [x for x in self._given if isinstance(x, Tensor)]
+        self.is_constant = not may_be_differentiated(*tensors)
+        self._versions = [_version(x) for x in self._given] if self.is_constant else []
+
+    def is_same(self, other: "LawBetween") -> bool:
+        """Return whether both are constant and of the same tensors, unchanged in place."""
+        pairs = zip(self._given, other._given, strict=True)
+        constant = self.is_constant and other.is_constant
+        return constant and all(x is y for x, y in pairs) and self._versions == other._versions
+
+    @property
+    def log_mass(self) -> Tensor:
+        """Logarithm of the mass between the ends (*batch)."""
+        if self.is_constant:
+            log_mass = self.standard.log_mass
+        else:
+            log_mass, _ = _log_mass(self.law.name, *self.standard.triple)
+        return log_mass + self.law.log_factor if self.law.log_factor else log_mass
+
+    def icdf(self, q: Tensor) -> Tensor:
+        """Return quantiles of probabilities in (0, 1)."""
+        law, (low, high) = self.law, self.ends
+        is_constant = self.is_constant and not may_be_differentiated(q)
+        if is_constant:
+            x, distance = self.standard.law.quantile(self.standard, q, 1 - q)
+        else:
+            x, distance = _quantile(law.name, *self.standard.triple, q)
+        t = law.loc + law.scale * x
+        t = known = t.exp() if law.exponential else t
+        if distance is not None:
+            step = law.scale * distance
+            near = low * step.exp() if law.exponential else low + step
+            known = torch.where(step < math.inf, near, t)
+        known = torch.clamp(known, low, high)
+        return known if is_constant else known.detach() + (t - t.detach())
 
 
 def torch_law(p: Any, name: str | None) -> Law | None:
