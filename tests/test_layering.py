@@ -164,3 +164,11 @@ def test_import_is_quick_and_leaves_the_process_alone() -> None:
     assert min(seconds) < IMPORT_SECONDS, seconds
     assert report["changed"] == []
     assert [name for name in report["modules"] if is_under(name, HEAVY)] == []
+
+
+def test_one_module_asks_torch_for_its_mode() -> None:
+    asks = re.compile(
+        r"is_(\w*compiling|tracing|in_onnx_export)\(|torch\._(C\.|dynamo|functorch|subclasses)|forward_ad"
+    )
+    modules = [name for name, path in MODULES.items() if asks.search(path.read_text())]
+    assert set(modules) <= {"sparsefam._numerics.modes", "sparsefam.attention.regression"}
