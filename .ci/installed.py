@@ -21,7 +21,8 @@ p = sf.TruncatedParabola(torch.tensor(0.3), torch.tensor(1.0))
 found = p.expect(sf.bases.Polynomial(1))
 if not torch.allclose(found, torch.tensor([1.0, 0.3])):
     raise SystemExit(f"E_p[1, t] must be (1, 0.3), got {found}")
-layer = sf.attention.ContinuousAttention(8, 2, sf.bases.GaussianRBF.grid(16, 0.1), batch_first=True)
+regression = sf.attention.RidgeRegression(sf.bases.GaussianRBF.grid(16, 0.1))
+layer = sf.attention.ContinuousAttention(8, 2, regression, batch_first=True)
 values = torch.randn(4, 50, 8, requires_grad=True)
 layer(torch.randn(4, 1, 8), values, values, torch.rand(4, 50))[0].sum().backward()
 if not (values.grad is not None and values.grad.isfinite().all() and values.grad.any()):

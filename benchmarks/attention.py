@@ -35,39 +35,12 @@ def cost_table(lengths: Sequence[int] = (256, 1024, 4096, 16384, 65536)) -> Tabl
     return Table(title, [*header, *(f"{x}, MB" for x in _METHODS)], rows)
 
 
-def spline_table(
-    counts: Sequence[int] = (128, 4096),
-    lengths: Sequence[int] = (4096, 65536),
-    queries: int = 16,
-) -> Table:
-    """Compare fits by many B-splines, and reading them, with as many Gaussians as few B-splines."""
-    parts = {f"fit, L = {length}": ("fit", length) for length in lengths}
-    parts[f"values at {lengths[-1]} places"] = "values", lengths[-1]
-    parts[f"contexts of {queries} queries"] = "contexts", queries
-    groups: list[dict[str, Case]] = []
-    for part, length in parts.values():
-        settings = {"part": part, "length": length}
-        gaussians = settings | {"count": counts[0], "gaussians": True}
-        groups.append({f"{counts[0]} Gaussians": ("value_function", gaussians)})
-        groups[-1] |= {f"{n}": ("value_function", settings | {"count": n}) for n in counts}
-    rows = []
-    for name, cost in zip(parts, costs(groups, 1), strict=True):
-        cells = [f"{1e3 * x.seconds:.3g}" for x in cost.values()]
-        rows.append([name, *cells, *(f"{x.megabytes:.0f}" for x in cost.values())])
-    title = (
-        "Value functions of 64 channels by N cubic B-splines, and by Gaussians as a comparison, "
-        "float32, one thread: milliseconds and megabytes that torch allocates at the peak, of fits "
-        "with backward, of values, and of contexts at alpha = 1.5 with half-width 0.1."
-    )
-    names = list(groups[0])
-    return Table(title, ["", *(f"{x}, ms" for x in names), *(f"{x}, MB" for x in names)], rows)
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
     options = parser(__doc__, write=True).parse_args(arguments)
-    sections = {"attention": lambda: [cost_table()], "splines": lambda: [spline_table()]}
-    return run("attention", sections, options.write, "learn/attention.md")
+    return run(
+        "attention", {"attention": lambda: [cost_table()]}, options.write, "learn/attention.md"
+    )
 
 
 if __name__ == "__main__":

@@ -130,9 +130,9 @@ def _training_step(module: nn.Module, forward: Callable[[Tensor], Tensor], lengt
 def layer(alpha: float = 2.0, length: int = 1024) -> Call:
     """`ContinuousAttention` of a sequence to itself."""
     torch.manual_seed(0)
-    basis = sf.bases.GaussianRBF.grid(128, 0.03)
+    regression = sf.attention.RidgeRegression(sf.bases.GaussianRBF.grid(128, 0.03))
     attention = sf.attention.ContinuousAttention(
-        CHANNELS, HEADS, basis, alpha=alpha, batch_first=True
+        CHANNELS, HEADS, regression, alpha=alpha, batch_first=True
     )
     positions = torch.rand(1, length, generator=_generator()).sort(-1).values
 
@@ -259,37 +259,6 @@ def content(functions: int, alpha: float, deviation: float, method: str = OURS) 
     return torch.no_grad()(lambda: (expect[method](),))
 
 
-def waves(length: int, channels: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return irregular positions and noisy waves."""
-    draw = _generator(seed)
-    t = torch.rand(length, generator=draw)
-    curves = torch.sin(torch.linspace(12, 40, channels) * t.unsqueeze(-1))
-    return t, curves + 0.3 * torch.randn(length, channels, generator=draw)
-
-
-def value_function(part: str, count: int, length: int, gaussians: bool = False) -> Call:
-    """A fit of 64 channels by cubic B-splines or Gaussians, or what reads the function."""
-    inner, ends = torch.linspace(0, 1, count - 2), torch.ones(3)
-    splines = sf.bases.BSpline(torch.cat([0 * ends, inner, ends]), 3)
-    basis = sf.bases.GaussianRBF.grid(count, 1.5 / count) if gaussians else splines
-    regression = sf.attention.RidgeRegression(basis)
-    t, values = waves(length, 64, 0)
-    x = values.unsqueeze(0).requires_grad_()
-
-    def fit() -> tuple[Tensor, ...]:
-        coefficients = regression.fit(t, x).coefficients
-        return torch.autograd.grad(coefficients.square().sum(), x)
-
-    function = regression.fit(t, values.detach().unsqueeze(0))
-    density = sf.BetaGaussian(t.unsqueeze(0), 0.1, alpha=1.5)
-    reads: dict[str, Call] = {
-        "fit": fit,
-        "values": lambda: (function(t.unsqueeze(0)),),
-        "contexts": lambda: (function.expect(density),),
-    }
-    return reads[part]
-
-
 def density_fit(count: int = 10_000) -> Call:
     """`SparseDensity` with default settings, on two separated parabolas."""
     draw = np.random.default_rng(0)
@@ -303,5 +272,5 @@ def density_fit(count: int = 10_000) -> Call:
     return call
 
 
-_ALL = (line, ball, kernel, content, value_function, density_fit, layer, multihead)
+_ALL = (line, ball, kernel, content, density_fit, layer, multihead)
 CASES: dict[str, Callable[..., Call]] = {case.__name__: case for case in _ALL}

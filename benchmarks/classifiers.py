@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sparsefam.attention import ContinuousAttention, LocalScore, Readout
+from sparsefam.attention import ContinuousAttention, LocalScore, Readout, RidgeRegression
 from sparsefam.bases import Basis, GaussianRBF
 
 CHANNELS, PARTS, DROPOUT = 32, 4, 0.2
@@ -80,7 +80,9 @@ class Continuous(nn.Module):
     def __init__(self, score: Any, basis: Basis | None = None, heads: int = HEADS) -> None:
         super().__init__()
         options: dict[str, Any] = {"head_dim": HEAD_DIM, "layer_scale": 1.0, "batch_first": True}
-        self.layer = ContinuousAttention(CHANNELS, heads, basis, ALPHA, score, **options)
+        self.layer = ContinuousAttention(
+            CHANNELS, heads, RidgeRegression(basis), ALPHA, score, **options
+        )
 
     def forward(self, x: Tensor, times: Tensor, padding: Tensor) -> Tensor:
         context: Tensor = self.layer(

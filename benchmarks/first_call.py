@@ -25,6 +25,7 @@ LIMIT, LIMIT_2D_FIT = 1.0, 2.0
 _SETUP = """
 import torch, pyro, scipy
 import sparsefam as sf
+from sparsefam.attention import RidgeRegression
 from sparsefam.bases import BSpline, Fourier, GaussianRBF, Indicator, Polynomial, Product, Stack
 knots = [0.0, 0.0, 0.0, 0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
 def tensor(*numbers):
@@ -80,12 +81,13 @@ _FAMILIES_2D = {
 }
 _LAYER = """
 layer = sf.attention.ContinuousAttention(
-    32, 4, GaussianRBF.grid(32, 0.05), alpha={alpha}, score={score!r}, batch_first=True)
+    32, 4, RidgeRegression(GaussianRBF.grid(32, 0.05)), {alpha}, {score!r}, batch_first=True)
 x = torch.randn(4, 100, 32, requires_grad=True)
 layer(x, x, x, positions=torch.rand(4, 100))[0].sum().backward()
 """
 _LARGE_LAYER = """
-layer = sf.attention.ContinuousAttention(256, 8, GaussianRBF.grid(128, 0.03), batch_first=True)
+regression = RidgeRegression(GaussianRBF.grid(128, 0.03))
+layer = sf.attention.ContinuousAttention(256, 8, regression, batch_first=True)
 x = torch.randn(1, 8192, 256, requires_grad=True)
 layer(x, x, x, positions=torch.rand(1, 8192))[0].sum().backward()
 """

@@ -16,7 +16,7 @@ from torch import nn
 from torch._inductor.utils import fresh_cache
 
 from sparsefam._numerics.threads import one_thread
-from sparsefam.attention import ContinuousAttention, LearnedAlpha, LocalScore
+from sparsefam.attention import ContinuousAttention, LearnedAlpha, LocalScore, RidgeRegression
 from sparsefam.bases import GaussianRBF
 
 from .harness import Table, parser, run
@@ -92,8 +92,9 @@ def layer_table(
     for name in names:
         length, functions, options = CASES[name]
         basis = GaussianRBF.grid(functions, 1.6 / functions)
-        own: Any = {"num_heads": HEADS, "batch_first": True, "validate_args": False, **options}
-        layer = ContinuousAttention(CHANNELS, basis=basis, **own)
+        regression = RidgeRegression(basis, validate_args=False)
+        own: Any = {"num_heads": HEADS, "batch_first": True, **options}
+        layer = ContinuousAttention(CHANNELS, regression=regression, **own)
         other = nn.MultiheadAttention(CHANNELS, own["num_heads"], batch_first=True)
         again = [torch.compile(layer, fullgraph=True, dynamic=dynamic)] * (name in compiled)
         layers = [layer, other, *again]

@@ -6,7 +6,6 @@ Contexts of a wave are read by truncated parabolas of half-width 0.23 at nine pl
 """
 
 import sys
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -74,10 +73,10 @@ def smoothing_table() -> Table:
 
 def start_table() -> Table:
     """Compare the sizes of what layers return when training starts."""
-    layers: dict[str, dict[str, Any]] = {
-        "the default": {},
-        "layer_scale=None": {"layer_scale": None},
-        "penalty=0.01, layer_scale=None": {"penalty": 0.01, "layer_scale": None},
+    layers: dict[str, tuple[float | None, float | None]] = {
+        "the default": (None, 0.1),
+        "layer_scale=None": (None, None),
+        "penalty=0.01, layer_scale=None": (0.01, None),
     }
     basis = GaussianRBF.grid(32, widths=0.05)
     rows, padding = [], torch.arange(40) >= torch.tensor([40, 25, 31])[:, None]
@@ -91,8 +90,11 @@ def start_table() -> Table:
                     layer = nn.MultiheadAttention(16, 4, batch_first=True)
                     context = layer(x, x, x, key_padding_mask=padding)[0]
                 else:
-                    options = {"validate_args": False, **layers[name]}
-                    layer = ContinuousAttention(16, 4, basis, batch_first=True, **options)
+                    penalty, scale = layers[name]
+                    regression = RidgeRegression(basis, penalty, validate_args=False)
+                    layer = ContinuousAttention(
+                        16, 4, regression, layer_scale=scale, batch_first=True
+                    )
                     inputs = x, x, x, times, padding
                     context = layer(*inputs)[0]
                     totals.append(layer.absolute_weight(*inputs).transpose(1, 2)[~padding])

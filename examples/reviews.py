@@ -125,14 +125,14 @@ class Attentive(Reader):
         super().__init__(words)
         self.alpha, self.continuous = alpha, continuous
         self.query = nn.Parameter(torch.zeros(STATES))  # all words have the same weight at first
+        basis = sf.bases.GaussianRBF.grid(32, [0.1, 0.5])
         self.layer = sf.attention.ContinuousAttention(
             STATES,
             num_heads=1,
-            basis=sf.bases.GaussianRBF.grid(32, [0.1, 0.5]),
+            regression=sf.attention.RidgeRegression(basis, penalty=0.1),
             alpha=alpha,
             score="moments",
             combine=discrete,
-            penalty=0.1,
             batch_first=True,
         )
 

@@ -81,9 +81,9 @@ class Translator(nn.Module):
         if alpha is None:
             self.attention: nn.Module = nn.MultiheadAttention(CHANNELS, 1, batch_first=True)
         else:
-            basis = sf.bases.GaussianRBF.grid(30, 0.1)
+            regression = sf.attention.RidgeRegression(sf.bases.GaussianRBF.grid(30, 0.1))
             self.attention = sf.attention.ContinuousAttention(
-                CHANNELS, 1, basis, alpha, score="moments", batch_first=True
+                CHANNELS, 1, regression, alpha, score="moments", batch_first=True
             )
         self.word = nn.Linear(2 * CHANNELS, len(ENGLISH))
 

@@ -16,7 +16,7 @@ from ._numerics.dirichlet_energy import energy_scale, gaussian_energy, quadratur
 from ._numerics.gaussian_interval import negligible_distance
 from ._numerics.modes import values_are_readable
 from ._numerics.special import normal_density
-from ._numerics.spline import nonzero_splines, spline_energy
+from ._numerics.spline import nonzero_splines
 from ._numerics.validation import (
     LARGEST_POWER,
     as_tensors,
@@ -647,14 +647,14 @@ class BSpline(Basis):
         return values.new_zeros(*t.shape, len(self)).scatter_add(-1, index, values)
 
     def roughness(self, box: Box) -> Tensor:
-        bands = self.roughness_bands(box)
-        full = pad(bands, (0, len(self))).flatten()[: len(self) * (len(self) + bands.shape[-1] - 1)]
-        upper = full.reshape(len(self), -1)[:, : len(self)]
-        return upper + upper.triu(1).mT
-
-    def roughness_bands(self, box: Box) -> Tensor:
-        """Return the diagonal of `roughness` and the bands on its right, (N, bands), float64."""
-        return spline_energy(self.knots.double(), self.degree, energy_scale(box)[0])
+        knots, scale = self.knots.double(), energy_scale(box)
+        if self.degree:
+            return quadrature_energy(self.in_float64, [knots], scale, self.degree + 1)
+        # Indicators have no slope: theirs is that of straight lines between the middles.
+        middles = (knots[1:] + knots[:-1]) / 2
+        steep = scale[0] / middles.diff()
+        matrix = (pad(steep, (1, 0)) + pad(steep, (0, 1))).diag()
+        return matrix - steep.diag(1) - steep.diag(-1)
 
     def own(self, t: Tensor) -> Tensor:
         index, values = self.nonzero(t)

@@ -7,7 +7,7 @@ import torch
 from battery import DOUBLE
 from torch import Tensor
 
-from sparsefam.attention import ContinuousAttention, KernelScore, QuadraticScore
+from sparsefam.attention import ContinuousAttention, KernelScore, QuadraticScore, RidgeRegression
 from sparsefam.bases import GaussianRBF
 
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -22,7 +22,7 @@ def make_layer(
     score: Any = "quadratic", combine: bool = False, alpha: Any = 2.0, **options: Any
 ) -> Any:
     """A layer of two heads on four channels, in float64 and batch first."""
-    ndim = options.get("ndim", 1)
+    ndim = options.setdefault("ndim", 1)
     low, high = options.get("domain", (0.0, 1.0))
     if "basis" not in options and ndim == 1:
         basis = GaussianRBF.grid(10, 0.15 * (high - low), low=low, high=high)
@@ -37,8 +37,16 @@ def make_layer(
         made = QuadraticScore(options.pop("components", 3))
     if "penalty" not in options:
         options = {"smoothing": 0.1} | options
-    options = {"batch_first": True, "dtype": DOUBLE} | options
+    del options["ndim"]
+    options = {"batch_first": True, "dtype": DOUBLE} | with_regression(**options)
     return located(ContinuousAttention(4, 2, alpha=alpha, score=made, combine=combine, **options))
+
+
+def with_regression(**options: Any) -> dict[str, Any]:
+    """Options of a layer, with the regression that some of these describe."""
+    names = "basis", "penalty", "smoothing", "domain", "validate_args"
+    given = {name: options.pop(name) for name in names if name in options}
+    return {"regression": RidgeRegression(**given)} | options
 
 
 def located(layer: Any) -> Any:
@@ -61,10 +69,10 @@ def spread(layer: Any, query: Tensor) -> dict[str, Tensor]:
     if not layer.score_proj.reads_positions:
         return {}
     count = query.shape[0 if query.dim() == 2 or not layer.batch_first else 1]
-    low, high = torch.tensor(layer._box, dtype=DOUBLE).T
+    low, high = torch.tensor(layer.regression.domain, dtype=DOUBLE).T
     share = torch.arange(1, count + 1, dtype=DOUBLE).unsqueeze(-1) / (count + 1)
     positions = (low + (high - low) * share).to(query)
-    return {"query_positions": positions.squeeze(-1) if layer.ndim == 1 else positions}
+    return {"query_positions": positions.squeeze(-1) if positions.shape[-1] == 1 else positions}
 
 
 def join(layer: Any, heads: Tensor) -> Tensor:

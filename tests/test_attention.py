@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 import torch
 from battery import DOUBLE, SINGLE, one_graph
-from layers import KINDS, SCORES, data, every_score, join, located, make_layer, spread
+from layers import (
+    KINDS,
+    SCORES,
+    data,
+    every_score,
+    join,
+    located,
+    make_layer,
+    spread,
+    with_regression,
+)
 from pyro.contrib.gp.kernels import RBF
 from refusals import refused
 from torch import Tensor, nn
@@ -17,9 +27,15 @@ from torch._dynamo.testing import CompileCounter
 from torch.autograd import gradcheck
 
 from sparsefam import SparseDistribution
-from sparsefam.attention import ContinuousAttention, ForgettingMemory, LearnedAlpha, ValueFunction
+from sparsefam.attention import (
+    ContinuousAttention,
+    ForgettingMemory,
+    LearnedAlpha,
+    RidgeRegression,
+    ValueFunction,
+)
 from sparsefam.attention._masks import AttentionMask
-from sparsefam.bases import GaussianRBF
+from sparsefam.bases import GaussianRBF, Polynomial
 
 every_kind = pytest.mark.parametrize(("score", "combine"), KINDS)
 
@@ -204,7 +220,7 @@ def test_overshoot_is_warned_of_once(masked: bool) -> None:
 def test_basis_and_size_of_the_output_may_be_left_out(ndim: int) -> None:
     """Outputs start at most a tenth as large as the values."""
     domain = [(0.0, 1.0), (-1.0, 1.0), (2.0, 3.0)][:ndim]
-    layer = ContinuousAttention(16, 4, ndim=ndim, domain=domain, batch_first=True)
+    layer = ContinuousAttention(16, 4, RidgeRegression(domain=domain), batch_first=True)
     assert len(layer.regression.basis) == {1: 64, 2: 100, 3: 216}[ndim]
     assert layer.regression.basis.domain == tuple(domain)
     x = torch.randn(3, 40, 16)
@@ -212,7 +228,7 @@ def test_basis_and_size_of_the_output_may_be_left_out(ndim: int) -> None:
     t = low + (high - low) * torch.rand(3, 40, ndim)
     context, _ = layer(x, x, x, t.squeeze(-1) if ndim == 1 else t)
     assert 0 < context.square().mean().sqrt() < 0.1
-    whole = ContinuousAttention(16, 4, ndim=ndim, domain=domain, layer_scale=None)
+    whole = ContinuousAttention(16, 4, layer.regression, layer_scale=None)
     assert "layer_scale" not in whole.state_dict()
 
 
@@ -280,8 +296,8 @@ def test_compiles_whole(
 
 def test_one_graph_serves_sequences_of_all_sizes(unchecked: None) -> None:
     """Also of positions that are made in the graph. `torch.linspace` itself fixes its number."""
-    layer = ContinuousAttention(4, 2, GaussianRBF.grid(8, 0.2), score="moments", batch_first=True)
-    layer.regression.validate_args = False
+    regression = RidgeRegression(GaussianRBF.grid(8, 0.2), validate_args=False)
+    layer = ContinuousAttention(4, 2, regression, score="moments", batch_first=True)
 
     def attend(x: Tensor) -> Tensor:
         return layer(x, x, x, torch.arange(x.shape[1]) / x.shape[1])[0]
@@ -323,11 +339,11 @@ def test_maps_over_examples_with_gradients(score: str, bandwidth: float | None) 
 
 @every_score
 def test_layers_on_the_meta_device(score: str) -> None:
-    basis, twins = GaussianRBF.grid(10, 0.15), GaussianRBF.grid(10, 0.15)
+    regressions = [RidgeRegression(GaussianRBF.grid(10, 0.15)) for _ in range(2)]
     with torch.device("meta"):
-        layer = ContinuousAttention(4, 2, basis, 1.5, score, batch_first=True)
+        layer = ContinuousAttention(4, 2, regressions[0], 1.5, score, batch_first=True)
     assert layer.score_proj.state_dict().popitem()[1].is_meta
-    twin = ContinuousAttention(4, 2, twins, 1.5, score, batch_first=True)
+    twin = ContinuousAttention(4, 2, regressions[1], 1.5, score, batch_first=True)
     layer = layer.to_empty(device="cpu")
     layer.load_state_dict(twin.state_dict())
     inputs = data(dtype=torch.float32)
@@ -349,8 +365,8 @@ every_half = pytest.mark.parametrize("half", UNITS, ids=str)
 
 
 def single_layer(score: str, alpha: Any = 2.0, **options: Any) -> ContinuousAttention:
-    basis = GaussianRBF.grid(10, 0.15)
-    return located(ContinuousAttention(4, 2, basis, alpha, score, batch_first=True, **options))
+    options = with_regression(basis=GaussianRBF.grid(10, 0.15), batch_first=True, **options)
+    return located(ContinuousAttention(4, 2, alpha=alpha, score=score, **options))
 
 
 @every_score
@@ -449,38 +465,6 @@ def dynamic_shapes(masks: int) -> dict[str, tuple[dict[int, torch.export.Dim], .
     return {"inputs": each[: 4 + masks]}
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("default")  # of the exporter and its packages
-@pytest.mark.parametrize(
-    ("score", "alpha", "combine", "masks"),
-    [
-        ("quadratic", 1.5, False, 1),
-        ("quadratic", 2.0, True, 2),
-        ("mixture", 1.5, False, 0),
-        ("moments", 2.0, False, 0),
-    ],
-)
-def test_onnx_runtime_computes_the_same(
-    score: str, alpha: float, combine: bool, masks: int
-) -> None:
-    pytest.importorskip("onnxscript", reason="the exporter of torch needs it")
-    runtime = pytest.importorskip("onnxruntime")
-    layer = single_layer(score, alpha, combine=combine)
-    shapes, arguments = dynamic_shapes(masks), export_inputs(masks)
-    program: Any = torch.onnx.export(
-        Contexts(layer), arguments, dynamic_shapes=shapes, dynamo=True, verbose=False
-    )
-    file = io.BytesIO()
-    program.save(file)
-    session = runtime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
-    other = export_inputs(masks, 5, 30, 6)
-    names = [x.name for x in session.get_inputs()]
-    feed = {name: x.numpy() for name, x in zip(names, other, strict=True)}
-    expected = layer(*other)[0].detach()
-    found = torch.from_numpy(session.run(None, feed)[0])
-    assert (found - expected).norm() < 1e-5 * expected.norm()
-
-
 # Errors
 FUNCTION = ValueFunction(GaussianRBF.grid(4, 0.2), torch.ones(2, 4, 4))
 BASIS, PLANE = GaussianRBF.grid(4, 0.2), GaussianRBF.grid(4, 0.2, ndim=2)
@@ -490,21 +474,22 @@ PADDING = torch.zeros(2, 9, dtype=torch.bool)
 
 def build(**options: Any) -> Any:
     layer: Callable[..., Any] = ContinuousAttention
-    return layer(**{"embed_dim": 4, "num_heads": 2, "basis": BASIS, "batch_first": True} | options)
+    options = with_regression(**{"basis": BASIS} | options)
+    return layer(**{"embed_dim": 4, "num_heads": 2, "batch_first": True} | options)
 
 
 @pytest.mark.parametrize(
-    ("basis", "ndim", "domain"),
+    ("basis", "domain"),
     [
-        (GaussianRBF.grid(8, 6.0, high=48.0), 1, (0.0, 1.0)),
-        (BASIS, 1, (1.1, 1.2)),
-        (PLANE, 2, [(0.0, 1.0), (0.0, 24.0)]),
+        (GaussianRBF.grid(8, 6.0, high=48.0), (0.0, 1.0)),
+        (BASIS, (1.1, 1.2)),
+        (PLANE, [(0.0, 1.0), (0.0, 24.0)]),
     ],
 )
-def test_a_domain_apart_from_the_basis_is_named(basis: Any, ndim: int, domain: Any) -> None:
+def test_a_domain_apart_from_the_basis_is_named(basis: Any, domain: Any) -> None:
     of_basis = r"\(0.0, 48.0\)" if len(basis) == 8 else r"\(0.0, 1.0\)"
     with pytest.warns(UserWarning, match=rf"domain \(.*{domain[-1]}.* range {of_basis}") as caught:
-        build(basis=basis, ndim=ndim, domain=domain)
+        RidgeRegression(basis, domain=domain)
     assert caught[0].filename == __file__
 
 
@@ -526,11 +511,13 @@ test_bad_arguments_are_named = refused(
         (lambda: build(vdim=0), "vdim must be at least 1, got 0"),
         (lambda: build(alpha=0.5), "alpha must be at least 1, got 0.5"),
         (lambda: build(score="kernels"), "score must be .* or an AttentionScore, got 'kernels'"),
-        (lambda: build(score="moments", group=4), "group must be None for scores that read.*got 4"),
-        (lambda: build(ndim=2), r"basis must take .* shape \(2,\) for ndim=2, got \(\)"),
-        (lambda: build(basis=PLANE), r"basis must take .* shape \(\) for ndim=1, got \(2,\)"),
         (lambda: build(domain=(1.0, 1.0)), r"domain must be .*increase, got \(1.0, 1.0\)"),
-        (lambda: build(basis=PLANE, ndim=2, domain=((0.0, 1.0),)), "domain must be .* 2 such pa"),
+        (lambda: build(basis=PLANE, domain=((0.0, 1.0),)), "domain must be .* 2 such pa"),
+        (lambda: build(regression=BASIS), "regression must be a RidgeRegression with a bounded"),
+        (
+            lambda: build(basis=Polynomial(2), penalty=0.1),
+            "regression must be a RidgeRegression with a bounded domain, got Ridge",
+        ),
         (lambda: build(basis=copy.deepcopy(BASIS).to("meta")), "domain must be given .* meta dev"),
         (lambda: build(dropout=0.1), "dropout must be 0.* apply torch.nn.Dropout .*got 0.1"),
         (lambda: build(dtype=torch.complex64), "dtype must be floating, got torch.complex64"),
@@ -568,8 +555,8 @@ test_bad_arguments_are_named = refused(
         (attend(Q, K, V, T, PADDING.long()), "key_padding_mask must be boolean or float.*int64"),
         (attend(Q, K, V, T, PADDING / 0), "key_padding_mask must be numbers below inf, got nan"),
         (attend(Q, K, V, T, ~PADDING), "key_padding_mask must leave every example.*got 0 at index"),
-        (lambda: build(basis=PLANE, ndim=2)(Q, K, V, T), r"positions must .*got \(2, 9\)"),
-        (lambda: build(basis=PLANE, ndim=2)(Q, K, V), "positions must be given with.*got None"),
+        (lambda: build(basis=PLANE)(Q, K, V, T), r"positions must .*got \(2, 9\)"),
+        (lambda: build(basis=PLANE)(Q, K, V), "positions must be given in 2 .*got None"),
         (lambda: build()(Q, K, V, average_attn_weights=True), "average_attn_weights must be False"),
         (lambda: build()(Q, K, V, is_causal=True), "attn_mask must be given if is_causal=True"),
         (lambda: build()(Q), "key and value must be tensors, unless a function is.*got NoneType"),

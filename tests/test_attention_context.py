@@ -130,7 +130,9 @@ def test_centers_that_are_not_the_modules_own(
     """By expectations of single functions, which are in blocks, and by waves."""
     monkeypatch.setattr(_choice, "_PAIRS", 200)
     basis, other = GaussianRBF.grid(8, 0.1), GaussianRBF.grid(8, 0.1, low=0.2)
-    layer = sf.attention.ContinuousAttention(8, 2, basis, 1.5, batch_first=True)
+    layer = sf.attention.ContinuousAttention(
+        8, 2, sf.attention.RidgeRegression(basis), 1.5, batch_first=True
+    )
     inputs = torch.randn(1, queries, 8), *torch.randn(2, 1, 20, 8), torch.rand(1, 20)
     given = {"regression.basis.centers": other.centers}
     found = torch.func.functional_call(layer, given, inputs)[0].square().sum()

@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from sparsefam._numerics.entmax import entmax
-from sparsefam.attention import ContinuousAttention
-from sparsefam.attention import _discrete as discrete
+from sparsefam.attention import ContinuousAttention, RidgeRegression, _discrete
 from sparsefam.attention._discrete import attend
 from sparsefam.bases import GaussianRBF
 
@@ -38,7 +37,7 @@ def test_blocks_say_what_weights_say(
     alpha: Any, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks are rows of a head, heads of an example, examples, or all there is."""
-    monkeypatch.setattr(discrete, "_BLOCK", size)
+    monkeypatch.setattr(_discrete, "_BLOCK", size)
     for shared in (True, False):
         leaves = inputs(shared)
         if isinstance(alpha, Tensor):
@@ -88,9 +87,11 @@ def test_variances_of_sharp_weights_keep_their_digits() -> None:
 
 def test_no_tensor_grows_with_the_square_of_the_length(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither of the densities nor of the discrete contexts that are added."""
-    monkeypatch.setattr(discrete, "_BLOCK", 2**12)
+    monkeypatch.setattr(_discrete, "_BLOCK", 2**12)
     basis = GaussianRBF.grid(4, 0.2)
-    layer = ContinuousAttention(2, 1, basis, 2.0, "moments", combine=True, batch_first=True)
+    layer = ContinuousAttention(
+        2, 1, RidgeRegression(basis), 2.0, "moments", combine=True, batch_first=True
+    )
 
     def step(length: int) -> Callable[[], None]:
         x = torch.randn(1, length, 2)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from battery import DOUBLE, SINGLE, apart, one_graph
-from layers import data, make_layer
+from layers import data, make_layer, with_regression
 from refusals import refused
 from torch import Tensor, nn
 
@@ -89,15 +89,15 @@ def test_temperature_divides_the_score(alpha: float, ndim: int) -> None:
 
 def test_heads_start_as_a_ladder() -> None:
     for deformable in (False, True):
-        layer = ContinuousAttention(
-            16, 8, score=LocalScore(0.2, deformable), domain=(-2.0, 6.0), batch_first=True
-        )
+        score, regression = LocalScore(0.2, deformable), RidgeRegression(domain=(-2.0, 6.0))
+        layer = ContinuousAttention(16, 8, regression, score=score, batch_first=True)
         x, t = torch.randn(3, 5, 16), -2 + 8 * torch.rand(3, 5)
         density = layer(x, x, x, t)[1]
         ladder = 8 * 0.2 * (torch.arange(8) - 3.5) / 4
         torch.testing.assert_close(density.mean, t[:, None] + ladder[:, None])
         torch.testing.assert_close(density.stddev, torch.full((3, 8, 5), 8 * 0.2 / 8))
-    plane = ContinuousAttention(16, 8, score="local", ndim=2, batch_first=True)
+    square = RidgeRegression(domain=[(0.0, 1.0)] * 2)
+    plane = ContinuousAttention(16, 8, square, score="local", batch_first=True)
     x, t = torch.randn(3, 5, 16), torch.rand(3, 5, 2)
     offsets = (plane(x, x, x, t)[1].mean - t[:, None])[0, :, 0] / 0.06
     assert (offsets.abs() < 1).all() and torch.pdist(offsets).min() > 0.2
@@ -115,7 +115,8 @@ def made(score: Any, alpha: Any, dtype: torch.dtype, basis: Any = FINE, **option
     elif alpha == "one learned":
         alpha = LearnedAlpha(1, 1.4, dtype=dtype)
     options = {"batch_first": True, "dtype": dtype, "layer_scale": None} | options
-    return ContinuousAttention(8, 4, copy.deepcopy(basis), alpha, score, **options)
+    options = with_regression(basis=copy.deepcopy(basis), **options)
+    return ContinuousAttention(8, 4, alpha=alpha, score=score, **options)
 
 
 def by_pairs(layer: Any, density: Any, t: Tensor, values: Tensor) -> Tensor:
@@ -191,15 +192,13 @@ def test_a_layer_on_a_grid_is_a_convolution() -> None:
     layer = ContinuousAttention(
         channels,
         taps,
-        basis,
+        RidgeRegression(basis, smoothing=1e-12, validate_args=False),
         score=LocalScore(0.05),
         head_dim=channels,
-        smoothing=1e-12,
         layer_scale=None,
         bias=False,
         batch_first=True,
         dtype=DOUBLE,
-        validate_args=False,
     )
     convolution = nn.Conv1d(channels, channels, taps, bias=False, dtype=DOUBLE)
     with torch.no_grad():
@@ -338,7 +337,8 @@ def test_each_score_has_its_heads() -> None:
             by_pairs(layer, density, t, layer.v_proj(x)).transpose(1, 2).flatten(2)
         )
         assert apart(context, due) < 1e-11
-    plane = ContinuousAttention(8, 4, score=[("local", 2), ("quadratic", 2)], ndim=2)
+    square = RidgeRegression(domain=[(0.0, 1.0)] * 2)
+    plane = ContinuousAttention(8, 4, square, score=[("local", 2), ("quadratic", 2)])
     assert plane(*[torch.randn(9, 2, 8)] * 3, torch.rand(2, 9, 2))[1].event_shape == (2,)
 
 

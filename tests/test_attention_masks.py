@@ -11,7 +11,7 @@ from layers import SCORES, data, every_score, make_layer, spread
 from refusals import refused
 from torch import Tensor, nn
 
-from sparsefam.attention import regression
+from sparsefam.attention import _per_query
 from sparsefam.bases import GaussianRBF
 
 PADDING = torch.arange(7).expand(2, 7) >= torch.tensor([[5], [7]])
@@ -145,8 +145,8 @@ def test_blocks_change_neither_contexts_nor_gradients(
     assert asked == {7}
     found = [(run(2), {1, 2})]
     if mask is not None:
-        monkeypatch.setattr(regression, "_PRODUCTS", 0)
-        monkeypatch.setattr(regression, "_LEAST_POSITIONS", 2)
+        monkeypatch.setattr(_per_query, "_PRODUCTS", 0)
+        monkeypatch.setattr(_per_query, "_LEAST_POSITIONS", 2)
         found.append((run(None), {1, 2}))
     for (parts, asked), due in found:
         assert asked == due

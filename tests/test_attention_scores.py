@@ -18,7 +18,13 @@ from torch.distributions import Uniform
 from torch.nn import functional
 
 from sparsefam import KernelDeformedExp, KernelExp, Mixture
-from sparsefam.attention import ContinuousAttention, KernelScore, LearnedAlpha, ValueFunction
+from sparsefam.attention import (
+    ContinuousAttention,
+    KernelScore,
+    LearnedAlpha,
+    RidgeRegression,
+    ValueFunction,
+)
 from sparsefam.bases import GaussianRBF, Polynomial
 
 BOX = ((-1.0, 3.0), (0.0, 0.5))
@@ -113,8 +119,8 @@ def test_location_and_scale_are_read_off_the_query(score: str, ndim: int) -> Non
 
 def test_heads_start_spread_over_the_domain() -> None:
     heads, domain, span = 8, (-2.0, 6.0), 8.0
-    basis = GaussianRBF.grid(10, 0.1)
-    layer = ContinuousAttention(64, heads, basis, domain=domain, bias=False, batch_first=True)
+    regression = RidgeRegression(GaussianRBF.grid(10, 0.1), domain=domain)
+    layer = ContinuousAttention(64, heads, regression, bias=False, batch_first=True)
     sequence = torch.randn(5, 7, 64)
     _, density = layer(torch.randn(5, 11, 64), sequence, sequence, torch.rand(5, 7))
     centers = domain[0] + span * (torch.arange(heads) + 0.5) / heads
@@ -132,8 +138,8 @@ def test_heads_start_spread_over_the_domain() -> None:
 
 @pytest.mark.parametrize("ndim", [2, 3])
 def test_heads_start_spread_in_space(ndim: int) -> None:
-    basis = GaussianRBF.grid(2**ndim, 0.3, ndim=ndim)
-    layer = ContinuousAttention(16, 8, basis, ndim=ndim, batch_first=True)
+    regression = RidgeRegression(GaussianRBF.grid(2**ndim, 0.3, ndim=ndim))
+    layer = ContinuousAttention(16, 8, regression, batch_first=True)
     sequence = torch.randn(2, 5, 16)
     inputs = (torch.zeros(2, 1, 16), sequence, sequence, torch.rand(2, 5, ndim))
     _, density = layer(*inputs)
@@ -153,7 +159,8 @@ def test_heads_start_spread_in_space(ndim: int) -> None:
 
 @pytest.mark.parametrize("score", [x for x in SCORES if x != "local"])
 def test_supports_start_wide(score: str) -> None:
-    layer = ContinuousAttention(64, 4, GaussianRBF.grid(10, 0.1), 2.0, score, batch_first=True)
+    regression = RidgeRegression(GaussianRBF.grid(10, 0.1))
+    layer = ContinuousAttention(64, 4, regression, 2.0, score, batch_first=True)
     sequence = torch.randn(16, 300, 64)
     _, density = layer(torch.randn(16, 5, 64), sequence, sequence, torch.rand(16, 300))
     lengths = density.support.intervals.clamp(0, 1).diff(dim=-1).squeeze(-1).nansum(-1)
@@ -196,7 +203,10 @@ def test_an_empty_support_is_an_error() -> None:
 @every_score
 def test_the_origin_of_positions_does_not_matter(score: str) -> None:
     query, key, value, positions = data()
-    near, far = (make_layer(score, domain=(x, x + 8.0), basis=None) for x in (0.0, 2.0**17))
+    near, far = (
+        make_layer(score, basis=GaussianRBF(x + torch.linspace(0, 8, 64, dtype=DOUBLE), 0.19))
+        for x in (0.0, 2.0**17)
+    )
     shared = {k: x for k, x in near.state_dict().items() if "proj." in k and "points" not in k}
     far.load_state_dict(shared, strict=False)
     expected = near(query, key, value, 8 * positions)[0]
@@ -338,7 +348,8 @@ def test_content_is_an_inner_product_with_a_key_function() -> None:
 def test_sharp_contents_are_resolved(alpha: float, size: float) -> None:
     """Nodes that layers keep are refined where exponentials of scores are narrower."""
     basis = GaussianRBF.grid(48, 0.03)
-    layer = ContinuousAttention(4, 2, basis, alpha, "content", penalty=0.01, batch_first=True)
+    regression = RidgeRegression(basis, 0.01)
+    layer = ContinuousAttention(4, 2, regression, alpha, "content", batch_first=True)
     inputs = data(200, dtype=torch.float32)
     with torch.no_grad():
         spread = layer(*inputs)[1].score(torch.linspace(0, 1, 200).reshape(-1, 1, 1, 1)).std(0)
@@ -351,7 +362,7 @@ def test_sharp_contents_are_resolved(alpha: float, size: float) -> None:
 def test_contents_in_half_precision_have_the_domain_of_the_basis() -> None:
     """Neither 1001 nor 1100 is a number of bfloat16."""
     basis = GaussianRBF.grid(8, 20.0, low=1001.0, high=1100.0)
-    layer = ContinuousAttention(4, 2, basis, 1.5, "content", dtype=torch.bfloat16)
+    layer = ContinuousAttention(4, 2, RidgeRegression(basis), 1.5, "content", dtype=torch.bfloat16)
     sequence = torch.randn(9, 1, 4, dtype=torch.bfloat16)
     _, density = layer(sequence, sequence, sequence, torch.linspace(1001, 1100, 9))
     assert density.mesh.axes[0].breaks[[0, -1]].tolist() == [1001, 1100]
@@ -359,7 +370,7 @@ def test_contents_in_half_precision_have_the_domain_of_the_basis() -> None:
 
 def test_projections_of_contents_may_be_replaced() -> None:
     """As by dynamic quantisation: the new ones may have no attribute `weight`."""
-    layer = ContinuousAttention(4, 2, GaussianRBF.grid(8, 0.1), 1.5, "content")
+    layer = ContinuousAttention(4, 2, RidgeRegression(GaussianRBF.grid(8, 0.1)), 1.5, "content")
     sequence = torch.randn(9, 1, 4)
     expected, _ = layer(sequence, sequence, sequence)
     for name in ("q_proj", "k_proj"):
@@ -371,7 +382,7 @@ def test_projections_of_contents_may_be_replaced() -> None:
 def test_reading_a_function_leaves_the_nodes_of_the_layer() -> None:
     """A compiled layer could not find them again."""
     basis = GaussianRBF.grid(100, 0.006)
-    layer = ContinuousAttention(4, 2, basis, 1.5, KernelScore(8))
+    layer = ContinuousAttention(4, 2, RidgeRegression(basis), 1.5, KernelScore(8))
     nodes = layer.score_proj.mesh(basis).nodes
     layer(torch.randn(2, 1, 4), function=ValueFunction(Polynomial(1), torch.randn(1, 2, 4)))
     assert layer.score_proj.mesh(basis).nodes is nodes
@@ -380,7 +391,7 @@ def test_reading_a_function_leaves_the_nodes_of_the_layer() -> None:
 def test_a_learned_basis_of_contents_is_not_compiled() -> None:
     """Its nodes would stay where they were when training began."""
     basis = GaussianRBF(nn.Parameter(torch.linspace(0, 1, 8)), 0.1)
-    layer = ContinuousAttention(4, 2, basis, 1.5, "content")
+    layer = ContinuousAttention(4, 2, RidgeRegression(basis), 1.5, "content")
     sequence = torch.randn(9, 1, 4)
     compiled = torch.compile(layer, backend="eager", fullgraph=True)
     with pytest.raises(Exception, match="learned kernel or basis cannot be compiled"):

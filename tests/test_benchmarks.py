@@ -161,7 +161,6 @@ TINY: dict[str, Callable[[], Table | Sequence[Table]]] = {
     "recall": lambda: recall.table(16, (0.5,), 1),
     "layers": lambda: layers.layer_table(("quadratic, L = 128",), 1),
     "attention": lambda: attention.cost_table((16, 32)),
-    "splines": lambda: attention.spline_table((8, 128), (64,), 2),
     "sites": lambda: sites.sites_table(1, 2),
     "particles": lambda: sites.particles_table(1, 1),
     "estimation": lambda: estimation.error_tables({40: 1}, jobs=1),

@@ -92,7 +92,8 @@ def test_the_rule_that_is_named_runs(p: Any, psi: Any, expected: str, ran: list[
     ],
 )
 def test_in_attention(score: str, alpha: float, expected: str, ran: list[str]) -> None:
-    layer = sf.attention.ContinuousAttention(8, 2, FINE, alpha, score=score, batch_first=True)
+    regression = sf.attention.RidgeRegression(FINE)
+    layer = sf.attention.ContinuousAttention(8, 2, regression, alpha, score, batch_first=True)
     values = torch.randn(1, 20, 8)
     ran.clear()
     _, p = layer(torch.randn(1, 5, 8), values, values, torch.rand(1, 20))

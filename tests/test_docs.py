@@ -1,8 +1,10 @@
 """README.md and docs/: examples run as they are printed, and nothing public is undocumented."""
 
+import ast
 import importlib
 import importlib.util
 import inspect
+import itertools
 import json
 import pkgutil
 import re
@@ -104,6 +106,31 @@ def test_public_names_have_a_place() -> None:
         and f"`{path.removeprefix('sparsefam.')}`" not in text
     ]
     assert missing == []
+
+
+def dotted(node: ast.AST) -> str:
+    """The path of a name of sparsefam, or nothing."""
+    if isinstance(node, ast.Attribute):
+        path = dotted(node.value)
+        return path and f"{path}.{node.attr}"
+    return "sparsefam" if isinstance(node, ast.Name) and node.id in ("sf", "sparsefam") else ""
+
+
+def test_examples_use_listed_names() -> None:
+    """Names that have a place by the test above, in pages and in examples/."""
+    listed = {path for path, _ in public_names()}
+    modules = {"sparsefam", *(path.rpartition(".")[0] for path in listed)}
+    sources = [block for page in pages() for block in blocks(page.read_text())]
+    sources += [path.read_text() for path in sorted(ROOT.glob("examples/*.py"))]
+    used = set()
+    for node in itertools.chain.from_iterable(ast.walk(ast.parse(code)) for code in sources):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sparsefam"):
+            used |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            used |= {a.name for a in node.names if a.name.startswith("sparsefam")}
+        elif dotted(node).rpartition(".")[0] in modules:
+            used.add(dotted(node))
+    assert len(used) > 50 and used - listed - modules == {"sparsefam.__version__"}
 
 
 def test_code_fits_the_page() -> None:

@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from pyro.contrib.gp.kernels import RBF
-from ranks import on_ranks
 from refusals import refused
 from scipy.integrate import quad
 from scipy.spatial import cKDTree
@@ -20,11 +18,11 @@ from torch.distributions import Uniform, kl_divergence
 
 from sparsefam import KernelDeformedExp
 from sparsefam._feature_maps import Gaussian
-from sparsefam.distributions._kernel.base_measure import UniformOn
 from sparsefam.estimators import SparseDensity
 from sparsefam.estimators._truncation import _cells, extreme_observations
 from sparsefam.losses import fenchel_young
 from sparsefam.scores import KernelExpansion
+from sparsefam.supports import IntervalUnion
 
 EDGES = np.array([[0.15, 0.41], [0.67, 0.83]])
 GRID = np.linspace(-0.2, 1.2, 2801)
@@ -138,33 +136,6 @@ def test_parts_are_the_whole() -> None:
     assert model.penalty_ == whole.penalty_
     with pytest.raises(ValueError, match="X must be inside the support of the base"):
         model.partial_fit([[3.0]])
-
-
-def on_rank(rank: int) -> tuple[np.ndarray, np.ndarray, str]:
-    """Log densities of numbers, inducing points in the plane, and what is said of one rank's data.
-
-    The first rank's shard has five rows.
-    """
-    line, plane = two_bumps(100), np.hstack([two_bumps(100, seed) for seed in range(2)])
-    rows = slice(0, 5) if rank == 0 else slice(5, 100)
-    model = SparseDensity(group=dist.group.WORLD).fit(line[rows])
-    shared = SparseDensity(
-        inducing_points=20, bandwidth=0.4, penalty=1e-2, random_state=0, group=dist.group.WORLD
-    )
-    points = shared.fit(plane[rows]).density_
-    with pytest.raises(ValueError, match="NaN") as error:
-        model.partial_fit(line[rows] if rank == 0 else [[np.nan]])
-    return model.score_samples(line), points.inducing_points.numpy(), str(error.value)
-
-
-@pytest.mark.slow
-def test_shards_are_the_whole() -> None:
-    due = np.exp(SparseDensity().fit(two_bumps(100)).score_samples(two_bumps(100)))
-    (found, points, told), (other, others, cause) = on_ranks(2, on_rank)
-    np.testing.assert_array_equal(points, others)
-    assert told == f"{cause} (on rank 1)"
-    for log in (found, other):
-        np.testing.assert_allclose(np.exp(log), due, rtol=1e-6, atol=1e-6)
 
 
 def test_draws_are_reproducible_and_leave_torch_alone() -> None:
@@ -362,16 +333,15 @@ def test_more_data_move_the_ends() -> None:
 
 
 def test_a_density_on_intervals() -> None:
-    """Under a kernel with kinks, whose mesh must end where the base does."""
+    """Under a kernel with kinks, whose mesh must end where the intervals do."""
     gaps = torch.tensor([[0.1, 0.4], [0.7, 0.9]], dtype=torch.float64)
-    base = UniformOn(gaps, Uniform(0.0, 1.0))
-    assert float(base.mean) == pytest.approx((0.15 * 0.5 + 0.32 / 2) / 0.5)
 
     def kernel(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.exp(-(x - y.T).abs() / 0.2)
 
     points = torch.tensor([0.0, 0.5, 0.8], dtype=torch.float64)  # also off the intervals
-    p = KernelDeformedExp(torch.tensor([1.0, -0.5, 0.7]).double(), points, kernel, base)
+    whole = KernelDeformedExp(torch.tensor([1.0, -0.5, 0.7]).double(), points, kernel)
+    p = whole.restrict(IntervalUnion(gaps))
 
     def integral(of: Any) -> float:
         parts = [quad(lambda t: float(of(torch.tensor(t))), *ends)[0] for ends in gaps.tolist()]

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import mpmath
 import numpy as np
@@ -19,6 +19,7 @@ from torch import distributions as td
 
 from sparsefam import KernelDeformedExp, KernelExp, Mixture, Truncated, scores
 from sparsefam.bases import BSpline, Fourier, GaussianRBF, Indicator
+from sparsefam.supports import IntervalUnion, Region
 
 TOLERANCE = {SINGLE: 2e-6, DOUBLE: 1e-10}
 CENTERS = np.linspace(0, 1, 9)
@@ -336,3 +337,32 @@ def test_a_basis_whose_centers_are_replaced() -> None:
         psi.widths = torch.full((1,), 0.01)
         due = exact.expect(GaussianRBF(torch.tensor([center]).double(), 0.01))
         torch.testing.assert_close(p.expect(psi).double(), due, rtol=1e-5, atol=1e-6)
+
+
+# Restriction
+@pytest.mark.parametrize("alpha", [1.5, torch.tensor([1.5, 2.0])], ids=["number", "tensor"])
+@pytest.mark.parametrize("inside", [True, False])
+def test_restricted_densities_are_conditional(alpha: Any, inside: bool) -> None:
+    """On both intervals of a density, one of them cut; with its derivatives in the weights."""
+    weights = torch.stack([WEIGHTS, WEIGHTS.flip(0)]).double().requires_grad_()
+    p = kernel_density(weights, POINTS.double(), near, None, alpha, inside)
+    ends = torch.tensor([[0.1, 0.3], [0.6, 1.0]], dtype=DOUBLE)
+    q = cast(KernelDeformedExp, p).restrict(IntervalUnion(ends))
+    mass = p.cdf(ends.reshape(-1, 1)).reshape(2, 2, -1).diff(dim=1).sum((0, 1))
+    t = torch.linspace(0.01, 0.99, 50, dtype=DOUBLE).unsqueeze(-1)
+    due = torch.where(q.support.check(t), p.prob(t) / mass, 0.0)
+    assert (due > 0).any(0).all() and (p.prob(t)[due == 0] > 0).any()
+    torch.testing.assert_close(q.prob(t), due, rtol=1e-9, atol=1e-9)
+    slopes = (torch.autograd.grad(x.sum(), weights, retain_graph=True)[0] for x in (q.prob(t), due))
+    torch.testing.assert_close(*slopes, rtol=1e-7, atol=1e-7)
+    again = KernelDeformedExp.from_score(q.score, q.base, alpha)
+    torch.testing.assert_close(again.prob(t), q.prob(t))
+
+
+test_what_is_no_region = refused(
+    [
+        (Region(lambda t: t > 0, 0), "^region must be of class IntervalUnion, got Region"),
+        (IntervalUnion(torch.tensor([[2.0, 3.0]])), "^region must be where each density has mass"),
+    ],
+    of=lambda region: make(KernelDeformedExp).restrict(region),
+)

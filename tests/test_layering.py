@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from functools import cache
@@ -104,6 +105,33 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     TopologicalSorter(graph).prepare()  # raises CycleError
 
 
+# Packages that use densities as users do, and private names of Pyro, torch and Python there.
+USERS = ("sparsefam.estimators", "sparsefam.inference")
+FOREIGN = {"_C", "_cdata", "_get_trace", "_get_tracing_state", "_getframe", "_mask", "_replace"}
+
+
+def private_names(tree: ast.Module) -> set[str]:
+    """The private attributes that a module reads of others than its own classes."""
+    own = {node.name for node in tree.body if isinstance(node, ast.ClassDef)} | {"self", "cls"}
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and re.match("_[^_]", node.attr):
+            of = node.value
+            if isinstance(of, ast.Call):
+                of = of.func
+            if not (isinstance(of, ast.Name) and of.id in {*own, "super"}):
+                found.add(node.attr)
+    return found
+
+
+def test_estimators_and_inference_use_public_names_of_densities() -> None:
+    for module, path in MODULES.items():
+        if is_under(module, USERS):
+            assert private_names(ast.parse(path.read_text())) <= FOREIGN, module
+            engines = {x for x in imports(module) if is_under(x, ("sparsefam.distributions",))}
+            assert not any("._" in name for name in engines), (module, engines)
+
+
 CODE = """
 import json, random, sys, time, warnings
 import torch, pyro.distributions
@@ -136,3 +164,11 @@ def test_import_is_quick_and_leaves_the_process_alone() -> None:
     assert min(seconds) < IMPORT_SECONDS, seconds
     assert report["changed"] == []
     assert [name for name in report["modules"] if is_under(name, HEAVY)] == []
+
+
+def test_one_module_asks_torch_for_its_mode() -> None:
+    asks = re.compile(
+        r"is_(\w*compiling|tracing|in_onnx_export)\(|torch\._(C\.|dynamo|functorch|subclasses)|forward_ad"
+    )
+    modules = [name for name, path in MODULES.items() if asks.search(path.read_text())]
+    assert set(modules) <= {"sparsefam._numerics.modes", "sparsefam.attention.regression"}

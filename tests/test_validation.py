@@ -26,7 +26,9 @@ for p in (
     *(sf.BetaLaplace(0.0, 1.0, 1.7), sf.TruncatedParabola(0.0, torch.ones(2))),
 ):
     p.expect(psi), p.sample(), p.support, p.log_prob(torch.zeros(3, 1)), p.entropy()
-sf.attention.ContinuousAttention(4, 2, psi, score="kernel")(*torch.randn(3, 9, 1, 4), torch.rand(9))
+regression = sf.attention.RidgeRegression(psi)
+layer = sf.attention.ContinuousAttention(4, 2, regression, score="kernel")
+layer(*torch.randn(3, 9, 1, 4), torch.rand(9))
 assert "sympy" not in sys.modules
 """
 

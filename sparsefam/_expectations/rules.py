@@ -270,7 +270,7 @@ class NormalProduct(Rule):
 
     def means(self, p: Normal, psi: GaussianRBF, mode: Mode) -> Tensor:
         widths = cast(Tensor, psi.widths)
-        scale = widths * (1 + (p.scale.unsqueeze(-1) / widths).square()).sqrt()  # ONNX has no hypot
+        scale = torch.hypot(p.scale.unsqueeze(-1), widths)
         z = (p.loc.unsqueeze(-1) - psi.centers) / scale
         return torch.exp(-0.5 * z * z) / (scale * math.sqrt(2 * math.pi))
 

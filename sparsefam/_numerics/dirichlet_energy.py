@@ -65,7 +65,7 @@ class PanelRule:
         weights: Weights of an integral, shape (P, order, 1).
     """
 
-    def __init__(self, cuts: Tensor, order: int = _ORDER) -> None:
+    def __init__(self, cuts: Tensor, order: int) -> None:
         y, weights = gauss_legendre(order, cuts)
         half = (cuts.diff() / 2).unsqueeze(-1)
         self.order = order
@@ -80,7 +80,10 @@ class PanelRule:
 
 
 def quadrature_energy(
-    functions: Callable[[Tensor], Tensor], cuts: Sequence[Tensor], scale: Sequence[float]
+    functions: Callable[[Tensor], Tensor],
+    cuts: Sequence[Tensor],
+    scale: Sequence[float],
+    order: int = _ORDER,
 ) -> Tensor:
     """Return the matrix of `gaussian_energy` for other functions, between the first and last cuts.
 
@@ -88,8 +91,9 @@ def quadrature_energy(
         functions: Maps locations (Q,), or (Q, D) on D axes, to values (Q, N).
         cuts: For each axis the increasing ends of panels on which functions are smooth.
         scale: A factor for each axis.
+        order: Nodes on each panel, exact for polynomials of a lower degree.
     """
-    rules = [PanelRule(ends) for ends in cuts]
+    rules = [PanelRule(ends, order) for ends in cuts]
     values = functions(torch.cartesian_prod(*(rule.nodes for rule in rules)))
     shape = [len(rule.nodes) for rule in rules]
     weights = torch.cartesian_prod(*(rule.weights.flatten() for rule in rules))

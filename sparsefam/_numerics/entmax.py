@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Size, Tensor
 
-from .modes import compiled, exported_to_onnx, values_are_readable
+from .modes import values_are_readable
 from .normalizer import newton_from_below
 from .operators import Changes, differentiable, operator
 from .validation import broadcasts_to, require
@@ -67,8 +67,6 @@ def entmax_of(f: Tensor, eps: Tensor, number: float | None) -> Tensor:
     """Return the probabilities of scores in full precision, from `epsilon`."""
     if number == 0:
         return torch.softmax(f, -1)
-    if number == 1 and compiled() and exported_to_onnx():
-        return _sparsemax(f)
     p: Tensor = _entmax(f, eps, number)
     return p
 
@@ -221,14 +219,6 @@ def is_flat(eps: Tensor, number: float | None) -> bool:
 def _solve(scores: Tensor, eps: Tensor, number: float | None) -> Tensor:
     p, _, _ = solve(scores, eps, number)
     return p / p.sum(-1, keepdim=True)
-
-
-def _sparsemax(scores: Tensor) -> Tensor:
-    """Compute sparsemax by sorting, for ONNX, which has no operator for `_solve`."""
-    ranked = scores.sort(-1, descending=True).values
-    thresholds = (ranked.cumsum(-1) - 1) / torch.arange(1, scores.shape[-1] + 1).to(scores)
-    last = (ranked > thresholds).sum(-1, keepdim=True) - 1
-    return (scores - thresholds.gather(-1, last)).clamp_min(0)
 
 
 def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:

@@ -18,7 +18,6 @@ __all__ = [
     "compiled",
     "compiled_by_dynamo",
     "exported",
-    "exported_to_onnx",
     "forward_mode_depth",
     "in_forward_mode",
     "is_batched_by_autograd",
@@ -86,11 +85,6 @@ def compiled_by_dynamo() -> bool:
 def exported() -> bool:
     """Return whether torch.export makes a graph, which serves other sizes, too."""
     return torch.compiler.is_exporting()
-
-
-def exported_to_onnx() -> bool:
-    """Return whether a graph is made that can call no operators but ONNX's."""
-    return torch.onnx.is_in_onnx_export()
 
 
 def traced() -> bool:

@@ -26,7 +26,7 @@ from .truncated_power import (
     vmap_rows,
 )
 
-__all__ = ["initial_normalizer", "newton_from_below", "newton_step", "normalized_weights"]
+__all__ = ["lower_bound", "newton_from_below", "normalized_weights"]
 
 # A step of Newton's method with the quadrature rule alone after which its own error dominates.
 _NEAR = 1e-3
@@ -109,7 +109,7 @@ def newton_from_below(
     return A
 
 
-def initial_normalizer(f: Tensor, measure: Tensor, power: Power) -> Tensor:
+def _initial_normalizer(f: Tensor, measure: Tensor, power: Power) -> Tensor:
     """Return A (R,) up to the error of the quadrature rule, for scores (m, G, R)."""
     share, scores = measure.reshape(1, -1), f.flatten(0, 1)
 
@@ -117,11 +117,11 @@ def initial_normalizer(f: Tensor, measure: Tensor, power: Power) -> Tensor:
         mass, rate = ((share @ v)[0] for v in power.pair(scores - A))
         return mass, rate
 
-    A, steps = _lower_bound(f, measure, power.eps), _INITIAL_STEPS.get(f.dtype, 8)
+    A, steps = lower_bound(f, measure, power.eps), _INITIAL_STEPS.get(f.dtype, 8)
     return newton_from_below(sums, A, power.eps, steps, _NEAR, f.is_cpu)
 
 
-def _lower_bound(f: Tensor, measure: Tensor, eps: Tensor | float) -> Tensor:
+def lower_bound(f: Tensor, measure: Tensor, eps: Tensor | float) -> Tensor:
     """Return the greatest of Jensen's lower bounds over all nodes, subintervals and their maxima.
 
     For a set S of mass Q(S), A >= E_S[f] - log_{2 - alpha}(1 / Q(S)).
@@ -189,7 +189,7 @@ def _solve_rows(f: Tensor, measure: Tensor, power: Power) -> _Solution:
         A = torch.logsumexp(f.flatten(0, 1) + measure.reshape(-1, 1).log(), 0)
         found = _Solution.at(A, f, measure, power)
     else:
-        A = initial_normalizer(f, measure, power)
+        A = _initial_normalizer(f, measure, power)
         A = A + newton_step(*rough_masses(f - A, measure, power), power.eps)
         found = _newton(A, f, measure, power)
     # The last step is so small that the weights follow it along their derivative.

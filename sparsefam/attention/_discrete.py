@@ -14,7 +14,6 @@ from .._numerics.entmax import Jacobian, entmax_of, epsilon, solve
 from .._numerics.modes import (
     branches_allowed,
     compiled,
-    exported_to_onnx,
     is_batched_by_autograd,
     may_have_tangent,
 )
@@ -36,7 +35,7 @@ def attend(
 ) -> Tensor:
     r"""Return $E_p[v]$ (B, H, Q, F), where p is the entmax of $q^\top k$ plus a bias over keys.
 
-    Transforms of `torch.func`, second derivatives and ONNX take the weights of all blocks at once.
+    Transforms of `torch.func` and second derivatives take the weights of all blocks at once.
 
     Args:
         queries: Shape (B, H, Q, E).
@@ -51,11 +50,8 @@ def attend(
         eps = eps.reshape((1,) * (4 - eps.dim()) + eps.shape)
     inputs = queries, keys, values, eps, bias
     tensors = [x for x in inputs if x is not None]
-    if compiled():
-        whole = exported_to_onnx()
-    else:
-        whole = not branches_allowed() or may_have_tangent(*tensors)
-    if whole:
+    whole = not branches_allowed() or may_have_tangent(*tensors)
+    if whole and not compiled():
         p = entmax_of(_scores(queries, keys, bias), eps, number)
         return p.to(values.dtype) @ values
     return _attend_in_blocks(*inputs, number)[0]

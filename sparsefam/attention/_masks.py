@@ -6,8 +6,9 @@ from operator import eq
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Size, Tensor
 
+from .._numerics.least_squares import add_event_dims
 from .._numerics.modes import compiled
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "full_precision",
     "is_autocasting",
     "require_all",
+    "require_finite",
     "to_single",
 ]
 
@@ -54,16 +56,13 @@ class AttentionMask(NamedTuple):
         # Without queries the mask says nothing about positions.
         return cls(visible.any(2).any(1) if mask.shape[-2] else observed, visible, bias)
 
-    def check(self, discrete: bool, sharded: bool) -> None:
-        """Raise ValueError where a query may read nothing, or where a bias would be ignored.
-
-        A bias needs discrete scores. If `sharded`, other ranks hold further positions.
-        """
+    def check(self, discrete: bool) -> None:
+        """Raise ValueError where a query may read nothing, or a bias finds no discrete scores."""
         if self.visible is not None:
             rule = "attn_mask and key_padding_mask must leave every query a position to read"
             count = self.visible.sum(-1)
             require_all(count > 0, rule, count)
-        elif self.observed is not None and not sharded:
+        elif self.observed is not None:
             rule = "key_padding_mask must leave every example a position to read"
             count = self.observed.sum(-1)
             require_all(count > 0, rule, count)
@@ -124,6 +123,16 @@ def check_finite(name: str, x: Tensor, rule: str = "finite where they take part"
     # If the sum is finite, so are all numbers: that reads them once and writes nothing.
     if compiled() or not torch._is_all_true(x.detach().sum().isfinite()):
         require_all(x.isfinite(), f"{name} must be {rule}", x)
+
+
+def require_finite(name: str, x: Tensor, shape: Size, mask: Tensor | None) -> None:
+    """Raise ValueError unless positions or values (B, L, ...) that take part are finite."""
+    if mask is None:
+        check_finite(name, x)
+    else:
+        x = x.expand(*shape[:2], *x.shape[2:])
+        valid = x.detach().isfinite() | ~add_event_dims(mask, x.shape[2:])
+        require_all(valid, f"{name} must be finite where they take part", x)
 
 
 def check_tensor(name: str, x: object) -> None:

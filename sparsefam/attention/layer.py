@@ -4,36 +4,27 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain
-from math import inf, isfinite
-from typing import Any, Literal, NamedTuple
+from math import inf
+from typing import Any, NamedTuple
 
 import torch
-from torch import Size, Tensor, nn
+from torch import Tensor, nn
 from typing_extensions import Self
 
-from .._numerics.distributed import Group
-from .._numerics.least_squares import add_event_dims
 from .._numerics.modes import branches_allowed
 from .._numerics.validation import as_number, broadcasts_to, is_count, require_integer
-from ..bases import Basis
 from ..distributions import SparseDistribution
-from ..supports import Domain, box_of
+from ._inputs import InputShapes, check_sequence
 from ._masks import (
     AttentionMask,
-    allowed_by,
     check_finite,
-    check_mask,
-    check_real,
     check_shape,
-    check_tensor,
     full_precision,
-    is_autocasting,
-    require_all,
     to_single,
 )
+from ._per_query import fit_per_query, weights_per_query
 from .local import LocalScore, SplitScore
-from .regression import RidgeRegression, default_basis
+from .regression import RidgeRegression
 from .scores import (
     AttentionScore,
     ContentScore,
@@ -44,7 +35,6 @@ from .scores import (
     MomentScore,
     Observed,
     QuadraticScore,
-    ends,
     init_linear,
 )
 from .value_function import ValueFunction
@@ -63,18 +53,6 @@ _SCORES: dict[str, Callable[[], AttentionScore]] = {
 # Absolute weights of observations in a context that are too much, and the share of contexts from
 # which on they are warned of; examples, and queries, about, that are looked at.
 _MOST_WEIGHT, _LEAST_SHARE, _EXAMPLES, _QUERIES = 5, 0.1, 2, 8
-# A domain and the range of a basis that share less than this part of the longer one disagree.
-_LEAST_SHARED = 0.1
-# Share of the domain by which positions of queries may be outside of it, as by rounding.
-_SLACK = 1e-2
-
-
-class _Places(NamedTuple):
-    """Positions as a caller gives them."""
-
-    values: Tensor | None
-    queries: Tensor | None
-    are_same: bool  # Whether queries are the values, or the keys
 
 
 class _Projected(NamedTuple):
@@ -92,7 +70,7 @@ class _Projected(NamedTuple):
 class ContinuousAttention(nn.Module):
     r"""Multi-head attention to a continuous domain, called like `torch.nn.MultiheadAttention`.
 
-    The values, observed at `positions`, become a function $V$ by `RidgeRegression` on a basis.
+    The values, observed at `positions`, become a function $V$ by a `RidgeRegression` on a basis.
     Every query and head has a density $p$ over the domain, and its context is $\mathbb E_p[V(t)]$.
     The output has a learned factor for each channel, which starts small, so that a residual network
     starts close to one without attention.
@@ -125,8 +103,9 @@ class ContinuousAttention(nn.Module):
     Args:
         embed_dim: Channels of the queries and of the context.
         num_heads: Number of heads; divides `embed_dim` unless `head_dim` is given.
-        basis: The functions of which value functions are linear combinations. None: Gaussians on a
-            grid over the domain, as `RidgeRegression` has them.
+        regression: How values become functions: basis, smoothing and domain. Densities may be
+            centered in its domain, which is the unit of their scales. The layer converts it to its
+            device and dtype. None: `RidgeRegression()`, for positions in [0, 1].
         alpha: Entropic index, at least 1, and at most 2 with the scores "kernel" and "content"; 1
             is softmax, 2 is sparsemax. A tensor above 1 that broadcasts to (B, num_heads, Lq) may
             require grad; a module such as `LearnedAlpha` returns such a tensor.
@@ -136,16 +115,8 @@ class ContinuousAttention(nn.Module):
         temperature: All scores are divided by this positive number. The attribute may be changed
             between calls. $\sigma^2$ of quadratic scores, of components too, is multiplied by it;
             log weights and discrete scores are divided.
-        smoothing: Factor of the roughness of value functions, or "gcv", as in `RidgeRegression`.
-            None, without `penalty`: 0.003, and 0.1 if `ndim` is above 1.
-        penalty: Ridge penalty of the papers in place of `smoothing`, as in `RidgeRegression`.
         layer_scale: What the factors of the output channels start from, as in LayerScale. None: no
             factors.
-        group: As in `RidgeRegression`: every rank has a part of the sequence and its own queries.
-        domain: Where densities may be centred, and the unit of their scales and of the roughness:
-            ends (a, b) for all axes, or `ndim` such pairs. None: `basis.domain`, and (0, 1) on axes
-            where the basis covers the whole line, or without a basis.
-        ndim: Dimension D of the positions and of the basis's locations.
         head_dim: Channels of the values that each head reads. None: `embed_dim` over the number of
             heads. With `embed_dim` each local head is a tap of a convolution between all channels.
         kdim: Channels of the keys; `embed_dim` if None.
@@ -153,17 +124,14 @@ class ContinuousAttention(nn.Module):
         bias: Whether the projections of query, key, value and context have biases.
         batch_first: Whether sequences are (B, L, channels) rather than (L, B, channels).
         dropout: Must be 0, since there are no weights to drop. Use `torch.nn.Dropout`.
-        device: Device of the parameters; the basis is moved there.
-        dtype: Dtype of the parameters; the basis is converted to it.
-        validate_args: As in `RidgeRegression`.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
 
     Raises:
         ValueError: If an argument is out of its range.
 
     Warns:
-        UserWarning: If the domain and the range of the basis share less than a tenth of the longer
-            one on some axis: densities then miss nearly all functions, or lie where there are none.
-            At the first call, if for a tenth of the contexts the absolute weights of the
+        UserWarning: At the first call, if for a tenth of the contexts the absolute weights of the
             observations sum to more than 5: contexts then exceed the values.
 
     References:
@@ -193,18 +161,13 @@ class ContinuousAttention(nn.Module):
         self,
         embed_dim: int,
         num_heads: int,
-        basis: Basis | None = None,
+        regression: RidgeRegression | None = None,
         alpha: Tensor | nn.Module | float = 2.0,
         score: str | AttentionScore | Sequence[tuple[str | AttentionScore, int]] = "quadratic",
         *,
         combine: bool = False,
         temperature: float = 1.0,
-        smoothing: float | Literal["gcv"] | None = None,
-        penalty: float | Literal["gcv"] | None = None,
         layer_scale: float | None = 0.1,
-        group: "Group | None" = None,
-        domain: Domain | None = None,
-        ndim: int = 1,
         head_dim: int | None = None,
         kdim: int | None = None,
         vdim: int | None = None,
@@ -213,95 +176,47 @@ class ContinuousAttention(nn.Module):
         dropout: float = 0.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        validate_args: bool | None = None,
     ) -> None:
         super().__init__()
         kdim, vdim = embed_dim if kdim is None else kdim, embed_dim if vdim is None else vdim
-        if head_dim is not None:
-            for name, size in {"embed_dim": embed_dim, "num_heads": num_heads}.items():
-                require_integer(name, size, 1)
-            require_integer("head_dim", head_dim, 1)
-        elif not (is_count(num_heads) and is_count(embed_dim)) or embed_dim % num_heads:
-            rule = "embed_dim must be a positive multiple of num_heads"
-            raise ValueError(f"{rule}, got {embed_dim} and {num_heads}")
-        require_integer("kdim", kdim, 1)
-        require_integer("vdim", vdim, 1)
+        _check_sizes(embed_dim, num_heads, head_dim, kdim, vdim)
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise ValueError(f"dtype must be floating, got {dtype!r}")
-        made = _make_score(score)
-        _check_alpha(alpha, made)
         if dropout != 0:
             rule = "dropout must be 0, as there are no weights to drop"
             raise ValueError(f"{rule}: apply torch.nn.Dropout to the context, got {dropout!r}")
-        if (made.reads_keys or combine) and group is not None:
-            rule = "group must be None for scores that read keys and for combine=True"
-            raise ValueError(f"{rule}, got {group!r}")
+        if layer_scale is not None and not 0 < as_number(layer_scale) < inf:
+            rule = "layer_scale must be None, or positive and finite"
+            raise ValueError(f"{rule}, got {layer_scale!r}")
+        regression = RidgeRegression() if regression is None else regression
+        if not isinstance(regression, RidgeRegression) or not regression.domain:
+            rule = "regression must be a RidgeRegression with a bounded domain"
+            raise ValueError(f"{rule}, got {regression!r}")
+        self.score_proj = _make_score(score)
+        _check_alpha(alpha, self.score_proj)
         self.embed_dim, self.num_heads, self.kdim, self.vdim = embed_dim, num_heads, kdim, vdim
         self.head_dim = embed_dim // num_heads if head_dim is None else head_dim
-        self.batch_first, self.combine = batch_first, combine
-        self.temperature, self.ndim = temperature, ndim
+        self.batch_first, self.combine, self.temperature = batch_first, combine, temperature
         if isinstance(alpha, Tensor) and not isinstance(alpha, nn.Parameter):
             self.register_buffer("alpha", alpha)
         else:
             self.alpha = alpha
-        require_integer("ndim", ndim, 1, 1000)
-        if basis is None:
-            box = box_of("domain", (0.0, 1.0) if domain is None else domain, ndim)
-            # No less than float32, as halves are rounded at the end.
-            least = torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)
-            basis = default_basis(box, least)
-        elif not isinstance(basis, Basis):
-            raise ValueError(f"basis must be a Basis or None, got {basis!r}")
-        self._event = Size() if ndim == 1 else Size([ndim])
-        if basis.event_shape != self._event:
-            raise ValueError(
-                f"basis must take locations of event shape {tuple(self._event)} for ndim={ndim}, "
-                f"got {tuple(basis.event_shape)}"
-            )
-        is_meta = any(x.is_meta for x in chain(basis.parameters(), basis.buffers()))
-        if domain is None:
-            if is_meta:
-                raise ValueError("domain must be given with a basis on the meta device, got None")
-            sides = [side if isfinite(side[1] - side[0]) else (0.0, 1.0) for side in basis.domain]
-            domain = sides[0] if ndim == 1 else tuple(sides)
-        self.domain, box = domain, box_of("domain", domain, ndim)
-        self._box = box
-        regression = RidgeRegression(
-            basis,
-            penalty,
-            smoothing=smoothing,
-            domain=box,
-            group=group,
-            validate_args=validate_args,
-        )
-        for (a, b), (low, high) in zip(box, box if is_meta else basis.domain, strict=True):
-            longer = max(b - a, high - low)
-            if longer < inf and min(b, high) - max(a, low) < _LEAST_SHARED * longer:
-                warnings.warn(
-                    f"the domain {(a, b)} and the range {(low, high)} of the basis share less than "
-                    "a tenth of the longer one; leave domain out to take the range of the basis",
-                    stacklevel=2,
-                )
+        box = regression.domain
+        self._shapes = InputShapes(embed_dim, kdim, vdim, num_heads, box)
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         dimensions = Dimensions(embed_dim, kdim, num_heads, self.head_dim, box, bias, factory)
-        self.score_proj, self.discrete_proj = made, None
-        if combine and not isinstance(made, MomentScore):
+        self.score_proj.box, self.discrete_proj = box, None
+        self.score_proj.prepare(dimensions)
+        if combine and not isinstance(self.score_proj, MomentScore):
             self.discrete_proj = DiscreteScore()
             self.discrete_proj.prepare(dimensions)
-        made.box = box
-        made.prepare(dimensions)
         inner = num_heads * self.head_dim
-        self.v_proj = nn.Linear(vdim, inner, bias, device, dtype)
-        self.out_proj = nn.Linear(inner, embed_dim, bias, device, dtype)
-        self._has_attended = False
-        self._first_scale, scales = layer_scale, None
-        if layer_scale is not None:
-            if not 0 < as_number(layer_scale) < inf:
-                rule = "layer_scale must be None, or positive and finite"
-                raise ValueError(f"{rule}, got {layer_scale!r}")
-            scales = nn.Parameter(torch.empty(embed_dim, device=device, dtype=dtype))
+        self.v_proj = nn.Linear(vdim, inner, bias, **factory)
+        self.out_proj = nn.Linear(inner, embed_dim, bias, **factory)
+        self._has_attended, self._first_scale = False, layer_scale
+        scales = None if layer_scale is None else nn.Parameter(torch.empty(embed_dim, **factory))
         self.register_parameter("layer_scale", scales)
-        self.regression = regression.to(device=device, dtype=dtype)
+        self.regression = regression.to(**factory)
         self.register_load_state_dict_post_hook(_rebuild_cache)
         self.rebuild_cache()
         self.reset_parameters()
@@ -336,8 +251,7 @@ class ContinuousAttention(nn.Module):
         alpha = "" if isinstance(self.alpha, nn.Module) else f"alpha={self.alpha}, "
         return (
             f"{self.embed_dim}, {self.num_heads}, {alpha}"
-            f"combine={self.combine}, temperature={self.temperature}, domain={self.domain}, "
-            f"ndim={self.ndim}"
+            f"combine={self.combine}, temperature={self.temperature}"
         )
 
     def rebuild_cache(self) -> None:
@@ -383,9 +297,9 @@ class ContinuousAttention(nn.Module):
             key: Shape (L, B, kdim), or (B, L, kdim).
             value: Shape (L, B, vdim), or (B, L, vdim).
             positions: Where the values were observed, in any order: shape (B, L) whatever
-                `batch_first`, or (L,) if shared; with `ndim` D above 1 (B, L, D) or (L, D). None,
-                for `ndim` 1: the domain is divided into one cell for each value, padding left out,
-                and values are at the centres of the cells. Every sequence then fills the domain,
+                `batch_first`, or (L,) if shared; in D dimensions (B, L, D) or (L, D). None, on the
+                line: the domain is divided into one cell for each value, padding left out, and
+                values are at the centers of the cells. Every sequence then fills the domain,
                 however long it is, and moves when it grows.
             key_padding_mask: Shape (B, L), True, or -inf, where a position is padding. Key, value
                 and position are never read there. Other numbers are added to discrete scores.
@@ -393,8 +307,8 @@ class ContinuousAttention(nn.Module):
                 read. Every query then has a value function of its own, fitted to what it may read,
                 in O(L N (N + E)) each. Other numbers are added to discrete scores.
             query_positions: Where the queries are, for scores that look around them: shape (B, Lq),
-                or (Lq,) if shared, with `ndim` D above 1 (B, Lq, D) or (Lq, D). None, if the query
-                is the same tensor as the value or the key: `positions`.
+                or (Lq,) if shared, in D dimensions (B, Lq, D) or (Lq, D). None, if the query is the
+                same tensor as the value or the key: `positions`.
             function: A value function to read in place of a sequence, such as a memory returns. Its
                 values are projected ones, `layer.v_proj(value)`, of all heads. All other arguments
                 but query and `query_positions` are then None. Not for scores that read keys.
@@ -408,9 +322,9 @@ class ContinuousAttention(nn.Module):
 
         Raises:
             ValueError: If shapes do not match, if a mask leaves a query nothing to read, if both a
-                function and a sequence are given, if positions are left out with `ndim` above 1 or
-                a group, if `query_positions` are missing, not asked for, not finite or outside of
-                the domain, or as `RidgeRegression.fit` does.
+                function and a sequence are given, if positions are left out in several
+                dimensions, if `query_positions` are missing, not asked for, not finite or outside
+                of the domain, or as `RidgeRegression.fit` does.
         """
         if not isinstance(need_weights, bool):
             raise ValueError(f"need_weights must be True or False, got {need_weights!r}")
@@ -422,13 +336,14 @@ class ContinuousAttention(nn.Module):
             made_by = "nn.Transformer.generate_square_subsequent_mask(L)"
             raise ValueError(f"{rule}: {made_by}, got None")
         is_single = isinstance(query, Tensor) and query.dim() == 2
-        places = _Places(positions, query_positions, query is value or query is key)
+        are_same = query is value or query is key
         if is_single:
             axis = 0 if self.batch_first else 1
             query, key, value = (_add_batch(x, 2, axis) for x in (query, key, value))
             key_padding_mask = _add_batch(key_padding_mask, 1)
         if function is None:
-            parts = self._project(query, key, value, places, key_padding_mask, attn_mask)
+            sequences = query, key, value, positions, key_padding_mask, attn_mask
+            parts = self._project(*sequences, query_positions, are_same)
             with full_precision(query):
                 heads, density = self._attend(parts)
                 if self.regression.validate_args and branches_allowed() and not self._has_attended:
@@ -470,8 +385,8 @@ class ContinuousAttention(nn.Module):
             The weights, shape (B, num_heads, Lq, L), exactly 0 where masked. They sum to 1, but for
             a ridge penalty, and may be negative.
         """
-        places = _Places(positions, query_positions, query is value or query is key)
-        parts = self._project(query, key, value, places, key_padding_mask, attn_mask)
+        sequences = query, key, value, positions, key_padding_mask, attn_mask
+        parts = self._project(*sequences, query_positions, query is value or query is key)
         with full_precision(query):
             weights = self._fit_weights(self._attend(parts)[1], parts)
             if not self.combine:
@@ -492,7 +407,7 @@ class ContinuousAttention(nn.Module):
                 density, parts.positions, values.flatten(2), mask.observed
             )
         features = density.expect(regression.basis)
-        return regression._weights_per_query(features, parts.positions, values, mask.visible)
+        return weights_per_query(regression, features, parts.positions, values, mask.visible)
 
     def absolute_weight(
         self,
@@ -528,21 +443,21 @@ class ContinuousAttention(nn.Module):
         if self.combine or self.score_proj.reads_keys:
             rule = "function must be None for scores that read keys and for combine=True"
             raise ValueError(f"{rule}, got {function!r}")
-        self._check_sequence("query", query)
+        check_sequence("query", query, self._dtype)
         query = query if self.batch_first else query.transpose(0, 1)
         batch, queries = query.shape[:2]
         check_shape("query", query, (batch, queries, self.embed_dim))
-        if not isinstance(function, ValueFunction) or function.basis.event_shape != self._event:
-            raise ValueError(
-                f"function must be a ValueFunction for ndim={self.ndim}, got {function!r}"
-            )
+        event = self._shapes.event
+        if not isinstance(function, ValueFunction) or function.basis.event_shape != event:
+            rule = f"function must be a ValueFunction of locations of shape {tuple(event)}"
+            raise ValueError(f"{rule}, got {function!r}")
         basis, coefficients = function.basis, function.coefficients
         shape = (batch, len(basis), self.num_heads * self.head_dim)
         check_shape("function.coefficients", coefficients, shape)
         if self.regression.validate_args:
             check_finite("query", query)
             check_finite("function.coefficients", coefficients)
-        located = self._locate(query_positions, batch, queries)
+        located = self._locate_queries(query_positions, batch, queries)
         alpha, channels = self._checked_alpha(batch, queries), self.score_proj(query, None)
         with full_precision(query):
             observed = Observed(self.regression.basis, queries=located)
@@ -559,41 +474,28 @@ class ContinuousAttention(nn.Module):
         query: Tensor,
         key: Tensor | None,
         value: Tensor | None,
-        places: _Places,
+        positions: Tensor | None,
         key_padding_mask: Tensor | None,
         attn_mask: Tensor | None,
+        query_positions: Tensor | None,
+        are_same: bool,
     ) -> _Projected:
-        """Check sequences and project them, with zeros in the padding."""
-        positions = places.values
-        if key is None or value is None:
-            rule = "key and value must be tensors, unless a function is given"
-            raise ValueError(f"{rule}, got {type(key).__name__} and {type(value).__name__}")
-        self._check_inputs(query, key, value, positions, key_padding_mask, attn_mask)
-        if not self.batch_first:
-            query, key, value = (x.transpose(0, 1) for x in (query, key, value))
-        batch, queries = query.shape[:2]
-        if positions is None:
-            positions = self._spread(value, key_padding_mask)
-        positions = self.regression._check_observations(positions, value, None)
-        mask = AttentionMask.from_masks(key_padding_mask, attn_mask, batch, self.num_heads)
-        reads_keys = self.combine or self.score_proj.reads_keys
-        if mask.observed is not None:
-            # Masked numbers must be finite: gradients are zero times what they would become.
-            observed = mask.observed.unsqueeze(-1)
-            key = torch.where(observed, key, 0) if reads_keys else key
-            value = torch.where(observed, value, 0)
-            positions = torch.where(add_event_dims(mask.observed, self._event), positions, 0)
-        located: Tensor | None
-        if places.queries is None and places.are_same and self.score_proj.reads_positions:
-            located = self._in_domain("positions", positions, mask.observed)
+        """Check sequences and project them, with zeros in the padding.
+
+        If queries are the values or the keys, their positions are those of the values.
+        """
+        given = query, key, value, positions, key_padding_mask, attn_mask
+        sequences = self._shapes.sequences(*given, self.batch_first, self._dtype)
+        query, key, value, positions, mask = sequences
+        self.regression._check_observations(positions, value, None)
+        if query_positions is None and are_same and self.score_proj.reads_positions:
+            located: Tensor | None = positions
+            self._require_inside("positions", positions, mask.observed)
         else:
-            located = self._locate(places.queries, batch, queries)
+            located = self._locate_queries(query_positions, *query.shape[:2])
         if self.regression.validate_args:
-            discrete = self.combine or isinstance(self.score_proj, MomentScore)
-            mask.check(discrete, self.regression.group is not None)
-            for name, x in {"query": query, "key": key, "value": value}.items():
-                if name != "key" or reads_keys:
-                    check_finite(name, x)
+            is_discrete = self.combine or isinstance(self.score_proj, MomentScore)
+            sequences.check_values(self.combine or self.score_proj.reads_keys, is_discrete)
         values = self.v_proj(value).unflatten(-1, (self.num_heads, -1))
         beside = self.score_proj.beside(key)
         if beside is not None:
@@ -603,13 +505,20 @@ class ContinuousAttention(nn.Module):
             to_single(values),
             channels,
             channels if self.discrete_proj is None else self.discrete_proj(query, key),
-            self._checked_alpha(batch, queries),
+            self._checked_alpha(*query.shape[:2]),
             positions,
             located,
             mask,
         )
 
-    def _locate(self, query_positions: Tensor | None, batch: int, queries: int) -> Tensor | None:
+    @property
+    def _dtype(self) -> torch.dtype | None:
+        """The dtype of the parameters: a replaced linear layer may have no weight."""
+        return getattr(getattr(self.out_proj, "weight", None), "dtype", None)
+
+    def _locate_queries(
+        self, query_positions: Tensor | None, batch: int, queries: int
+    ) -> Tensor | None:
         """Return positions of the queries (B or 1, Lq, *event), or raise ValueError."""
         name, kind = "query_positions", type(self.score_proj).__name__
         if not self.score_proj.reads_positions:
@@ -620,24 +529,13 @@ class ContinuousAttention(nn.Module):
         if query_positions is None:
             rule = f"{name} must be given for {kind} where the query is neither value nor key"
             raise ValueError(f"{rule}, got None")
-        check_real(name, query_positions)
-        shared = (queries, *self._event)
-        check_shape(name, query_positions, (batch, *shared), (1, *shared), shared)
-        if query_positions.ndim == 1 + len(self._event):
-            query_positions = query_positions.unsqueeze(0)
-        return self._in_domain(name, query_positions, None)
+        located = self._shapes.checked_positions(name, query_positions, batch, queries)
+        self._require_inside(name, located, None)
+        return located
 
-    def _in_domain(self, name: str, positions: Tensor, mask: Tensor | None) -> Tensor:
-        """Return positions of queries, or raise ValueError unless they are in the domain."""
+    def _require_inside(self, name: str, positions: Tensor, mask: Tensor | None) -> None:
         if self.regression.validate_args:
-            low, high = ends(self._box, positions.double())
-            slack = _SLACK * (high - low)
-            t = positions.reshape(*positions.shape[:2], self.ndim)
-            valid = (t >= low - slack) & (t <= high + slack)
-            valid = valid if mask is None else valid | ~mask.unsqueeze(-1)
-            rule = f"{name} must be in the domain {self.domain} with scores that read them"
-            require_all(valid, rule, t.expand(valid.shape))
-        return positions
+            self._shapes.require_inside(name, positions, mask)
 
     def _checked_alpha(self, batch: int, queries: int) -> Tensor | float:
         """Return alpha, a number or a tensor that broadcasts to (B, heads, Lq)."""
@@ -660,7 +558,7 @@ class ContinuousAttention(nn.Module):
             if constant is not None:
                 constant = constant.unflatten(-1, values.shape[2:]).unsqueeze(1)
         else:
-            coefficients, constant = regression._fit_per_query(positions, values, mask.visible)
+            coefficients, constant = fit_per_query(regression, positions, values, mask.visible)
         observed = Observed(regression.basis, positions, parts.queries, mask)
         if values.shape[-1] > size:
             means = mask.mean(values[..., size:])
@@ -688,7 +586,7 @@ class ContinuousAttention(nn.Module):
         """Warn, at the first call, if absolute weights in some contexts sum to too much."""
         self._has_attended = True
         values, positions, mask = parts.values, parts.positions, parts.mask
-        if self.regression.group is not None or not density.batch_shape.numel():
+        if not density.batch_shape.numel():
             return
         some, queries = slice(_EXAMPLES), slice(None, None, 1 + density.batch_shape[-1] // _QUERIES)
         observed = None if mask.observed is None else mask.observed[some]
@@ -712,60 +610,6 @@ class ContinuousAttention(nn.Module):
                 stacklevel=6,
             )
 
-    def _spread(self, value: Tensor, padding: Tensor | None) -> Tensor:
-        """Return the centres of equal cells of the domain, (L,), or (B, L) with padding."""
-        dtype = torch.promote_types(value.dtype, torch.float32)
-        observed = value.new_ones(value.shape[1]) if padding is None else allowed_by(padding)
-        order = observed.to(dtype).cumsum(-1)
-        ((low, high),) = self._box
-        return low + (high - low) * (order - 0.5) / order[..., -1:]
-
-    def _check_inputs(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        positions: Tensor | None,
-        padding: Tensor | None,
-        mask: Tensor | None,
-    ) -> None:
-        """Raise ValueError unless inputs fit the layer and each other."""
-        sequences = {"query": query, "key": key, "value": value}
-        for name, x in sequences.items():
-            self._check_sequence(name, x)
-        sharded = self.regression.group is not None
-        hint = f" with batch_first={self.batch_first} (is the other setting meant?)"
-        first = 0 if self.batch_first else 1
-        batch, queries, length = query.shape[first], query.shape[1 - first], value.shape[1 - first]
-        sizes = (queries, self.embed_dim), (length, self.kdim), (length, self.vdim)
-        for (name, x), (size, channels) in zip(sequences.items(), sizes, strict=True):
-            shape = (batch, size) if self.batch_first else (size, batch)
-            check_shape(name, x, (*shape, channels), hint=hint)
-        hint = f", always batch first,{hint}"
-        if positions is None and (self._event or sharded):
-            given = "a group" if sharded else f"ndim={self.ndim}"
-            raise ValueError(f"positions must be given with {given}, got None")
-        if padding is not None:
-            check_mask("key_padding_mask", padding, (batch, length), hint=hint, or_floating=True)
-        if mask is not None:
-            if sharded:
-                rule = "attn_mask must be None with a group: each rank has its own queries"
-                raise ValueError(f"{rule}, got shape {tuple(mask.shape)}")
-            shapes = ((queries, length), (batch * self.num_heads, queries, length))
-            check_mask("attn_mask", mask, *shapes, hint=hint, or_floating=True)
-
-    def _check_sequence(self, name: str, x: Tensor) -> None:
-        check_tensor(name, x)
-        if not x.is_floating_point() or x.ndim != 3:
-            got = f"{x.dtype} of shape {tuple(x.shape)}"
-            raise ValueError(f"{name} must be floating with three dimensions, got {got}")
-        # A module that replaces the linear layer may have no weight, or a quantised one.
-        dtype = getattr(getattr(self.out_proj, "weight", None), "dtype", None)
-        if dtype is None or dtype == x.dtype or not dtype.is_floating_point:
-            return
-        if not is_autocasting(x) or torch.float64 in (x.dtype, dtype):
-            raise ValueError(f"{name} must be {dtype} like the layer, got {x.dtype}")
-
 
 def _rebuild_cache(module: nn.Module, _: object) -> None:
     # A function rather than a bound method, since copies of the layer share the hook.
@@ -776,6 +620,21 @@ def _rebuild_cache(module: nn.Module, _: object) -> None:
 def _add_batch(x: Any, dim: int, axis: int = 0) -> Any:
     """Insert the dimension of a batch of one into a tensor of `dim` dimensions."""
     return x.unsqueeze(axis) if isinstance(x, Tensor) and x.dim() == dim else x
+
+
+def _check_sizes(
+    embed_dim: int, num_heads: int, head_dim: int | None, kdim: int, vdim: int
+) -> None:
+    """Raise ValueError unless sizes are positive, and channels divide among the heads."""
+    if head_dim is not None:
+        for name, size in {"embed_dim": embed_dim, "num_heads": num_heads}.items():
+            require_integer(name, size, 1)
+        require_integer("head_dim", head_dim, 1)
+    elif not (is_count(num_heads) and is_count(embed_dim)) or embed_dim % num_heads:
+        rule = "embed_dim must be a positive multiple of num_heads"
+        raise ValueError(f"{rule}, got {embed_dim} and {num_heads}")
+    require_integer("kdim", kdim, 1)
+    require_integer("vdim", vdim, 1)
 
 
 def _make_score(score: Any) -> AttentionScore:

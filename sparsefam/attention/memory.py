@@ -80,7 +80,7 @@ class ForgettingMemory(nn.Module):
         sums = self.regression.statistics(positions, values, mask)
         forgetting_factor = _factors(self.forgetting_factor, reset, values)
         if state is not None:
-            check_equations("state", state, sums.cross.shape, sums.gram.shape[-1])
+            check_equations("state", state, sums.cross.shape)
             sums = state.plus(sums, forgetting_factor)
         return self.regression.solve(sums, values.dtype), sums
 
@@ -162,7 +162,7 @@ class ContractingMemory(nn.Module):
                 (1, ...), such as a layer returns. It has no effect on the first chunk. Mass outside
                 [0, 1] is spread evenly. There is no gradient. Each query takes 22 `samples` values
                 of its distribution function: if there are thousands, pass `density[..., ::10]`.
-                With a group, all ranks must pass the same density. None: evenly.
+                None: evenly.
 
         Raises:
             ValueError: As `ForgettingMemory.forward`, or if positions are outside [0, 1], or
@@ -201,7 +201,7 @@ class ContractingMemory(nn.Module):
         return self.tau * (t if density is None else self._share(density, len(t))(t))
 
     def _past(self, state: Tensor, density: SparseDistribution | None) -> NormalEquations:
-        """Return sums over samples of the last functions in [0, tau], which every rank knows."""
+        """Return sums over samples of the last functions in [0, tau]."""
         steps = torch.arange(self.samples, dtype=torch.float64, device=state.device)
         s = ((steps + 0.5) / self.samples).unsqueeze(0)
         source = s
@@ -212,7 +212,7 @@ class ContractingMemory(nn.Module):
         size = len(self.regression.basis)
         coefficients, constant = state.double().split([size, state.shape[1] - size], 1)
         past = ValueFunction(self.regression.basis, coefficients)(source) + constant.sum(1, True)
-        return self.regression._local_statistics(self.tau * s, past)
+        return self.regression._unchecked_statistics(self.tau * s, past)
 
     def _share(self, density: SparseDistribution, batch: int) -> Callable[[Tensor], Tensor]:
         """Return G, from and to shape (batch or 1, T)."""

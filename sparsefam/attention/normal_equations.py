@@ -26,8 +26,7 @@ class NormalEquations(NamedTuple):
     The sums of two parts of a sequence add up to the whole sequence's; see `plus`.
 
     Attributes:
-        gram: $F^\top F$, shape (B, N, N), or (1, N, N) if all examples share their positions. Of
-            many B-splines only the diagonal and the bands on its right, shape (., N, degree + 1).
+        gram: $F^\top F$, shape (B, N, N), or (1, N, N) if all examples share their positions.
         cross: $F^\top H$, shape (B, N, E).
         sum_of_squares: $\lVert H \rVert^2$, shape (B,).
         num_observations: Number of observations, or the sum of their weights, shape (B,).
@@ -55,7 +54,7 @@ class NormalEquations(NamedTuple):
         Raises:
             ValueError: If the sizes differ, or `forgetting_factor` has another shape or range.
         """
-        check_equations("other", other, self.cross.shape, self.gram.shape[-1])
+        check_equations("other", other, self.cross.shape)
         options: Any = {"dtype": self.cross.dtype, "device": self.cross.device}
         weights = torch.as_tensor(forgetting_factor, **options)
         check_shape("forgetting_factor", weights, (), self.num_observations.shape)
@@ -72,13 +71,13 @@ class NormalEquations(NamedTuple):
         return NormalEquations(*(part.detach() for part in self))
 
 
-def check_equations(name: str, statistics: NormalEquations, shape: Size, columns: int) -> None:
-    """Raise ValueError unless `cross` has a shape (B, N, E), `gram` so many columns, all to fit."""
+def check_equations(name: str, statistics: NormalEquations, shape: Size) -> None:
+    """Raise ValueError unless `cross` has a shape (B, N, E), and all others fit it."""
     if not isinstance(statistics, NormalEquations):
         raise ValueError(f"{name} must be a NormalEquations, got {type(statistics).__name__}")
     batch, size, channels = shape
     check_shape(f"{name}.cross", statistics.cross, tuple(shape))
-    check_shape(f"{name}.gram", statistics.gram, (batch, size, columns), (1, size, columns))
+    check_shape(f"{name}.gram", statistics.gram, (batch, size, size), (1, size, size))
     check_shape(f"{name}.sum_of_squares", statistics.sum_of_squares, (batch,))
     check_shape(f"{name}.num_observations", statistics.num_observations, (batch,))
     check_shape(f"{name}.sum_of_functions", statistics.sum_of_functions, (batch, size), (1, size))

@@ -2,30 +2,22 @@
 
 import math
 import warnings
-from functools import reduce
 from itertools import chain
 from typing import Literal, cast
 
 import torch
-from torch import Size, Tensor, nn
+from torch import Tensor, nn
 from torch.distributions import Distribution
-from torch.nn.functional import pad
 
-from .._numerics.distributed import Group, process_group, sum_over_ranks
 from .._numerics.least_squares import (
-    add_event_dims,
-    add_sums,
-    band_sums,
-    eliminate,
     normal_sums,
     solve_orthogonally,
     solve_shared,
-    split_rows,
     zero_masked,
 )
-from .._numerics.modes import branches_allowed
+from .._numerics.modes import branches_allowed, exported
 from .._numerics.validation import as_number, require_integer
-from ..bases import Basis, BSpline, GaussianRBF
+from ..bases import Basis, GaussianRBF
 from ..distributions import SparseDistribution
 from ..supports import Box, Domain, box_of
 from ._masks import (
@@ -37,17 +29,18 @@ from ._masks import (
     check_tensor,
     full_precision,
     require_all,
+    require_finite,
 )
 from .normal_equations import NormalEquations, check_equations, gcv_penalty
-from .value_function import ValueFunction, features_of, has_bands
+from .value_function import ValueFunction, features_of
 
-__all__ = ["RidgeRegression", "default_basis"]
+__all__ = ["RidgeRegression"]
 
 # Numbers in the design matrix and the values of a chunk, and the least number of rows with which
 # matrix products are fast.
 _NUMBERS, _LEAST_ROWS = 2**19, 256
-# The same for regressions of each query, whose chunks hold products of functions.
-_PRODUCTS, _LEAST_POSITIONS = 2**21, 16
+# A domain and the range of a basis that share less than this part of the longer one disagree.
+_LEAST_SHARED = 0.1
 # Positions of an example, about, that are looked at for a warning.
 _LOOKED_AT = 64
 
@@ -59,11 +52,6 @@ SMOOTHING, SMOOTHING_OF_VECTORS = 3e-3, 0.1
 _RIDGE, _LEAST_ROUGHNESS = 1e-3, 1e-6
 # Functions of a default basis on each of one, two, three or more axes, and their widths in steps.
 _COUNTS, _MANY_AXES, _OVERLAP = {1: 64, 2: 10, 3: 6}, 4, 1.5
-
-
-def _exports_to_onnx() -> bool:
-    """Return whether this is traced for ONNX, which has no Cholesky factors."""
-    return torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export()
 
 
 class RidgeRegression(nn.Module):
@@ -92,25 +80,21 @@ class RidgeRegression(nn.Module):
     Where positions have gaps it overshoots.
 
     $F^\top F$ and $F^\top H$ are added up chunk by chunk, in O(L N (N + E)) time and O(N (N + E))
-    memory besides the observations and their gradients; for 32 (degree + 1) or more B-splines and a
-    given penalty in O((L + N) E) time and O(N E) memory, times a power of the degree. As
-    overlapping functions make $F^\top F$ singular to working precision, all is in float64 until
-    coefficients are rounded, whatever the dtype of the observations.
+    memory besides the observations and their gradients. As overlapping functions make $F^\top F$
+    singular to working precision, all is in float64 until coefficients are rounded, whatever the
+    dtype of the observations. For one series and thousands of B-splines take
+    `scipy.interpolate.make_smoothing_spline` or `make_lsq_spline`, whose time is linear in N.
 
     Args:
-        basis: The N functions $\psi$, which must accept float64 locations. None: `default_basis` of
-            the domain.
+        basis: The N functions $\psi$, which must accept float64 locations. None: Gaussians
+            on a grid over the domain, 64 on the line, 100 in 2-D, 216 in 3-D.
         penalty: The ridge penalty $\lambda \ge 0$ of the papers, or "gcv".
         smoothing: The factor $\lambda \ge 0$ of the roughness, or "gcv": for each example the
             minimiser of generalised cross-validation over all its channels, which is differentiable
             once. None, without `penalty`: 0.003, and 0.1 in more than one dimension.
         domain: The range of locations, as ends (low, high) for all axes or for each. It scales the
-            roughness, and is where bases without a bounded range are integrated. None:
-            `basis.domain`, or (0, 1) without a basis.
-        group: If sequences are sharded over processes, their group or mesh. Every rank fits with
-            its own positions and gets the functions of the whole sequence, by one reduction of
-            about B N (N + E) float64 numbers. Gradients, by another reduction, belong to the sum of
-            the ranks' losses. A shard may be empty. Not under `torch.vmap`.
+            roughness, and is where bases without a bounded range are integrated. Without a basis it
+            says how many axes there are. None: `basis.domain`, or (0, 1) without a basis.
         chunk_size: Number of rows of a chunk; the attribute may be set between calls. None: as
             many as make four megabytes.
         validate_args: Whether to check the values of arguments; None follows
@@ -118,8 +102,12 @@ class RidgeRegression(nn.Module):
 
     Raises:
         ValueError: If `basis` is not a basis, `penalty` or `smoothing` is neither "gcv" nor finite
-            and at least 0, both are given, the roughness has no bounded domain, `chunk_size` is not
-            positive, or the mesh does not have one dimension.
+            and at least 0, both are given, the roughness has no bounded domain, or `chunk_size` is
+            not positive.
+
+    Warns:
+        UserWarning: If the domain and the range of the basis share less than a tenth of the longer
+            one on some axis.
 
     References:
         Martins et al. (2020), Sparse and Continuous Attention, eqs. 15 and 16. arXiv:2006.07214.
@@ -142,7 +130,6 @@ class RidgeRegression(nn.Module):
         *,
         smoothing: float | Literal["gcv"] | None = None,
         domain: Domain | None = None,
-        group: "Group | None" = None,
         chunk_size: int | None = None,
         validate_args: bool | None = None,
     ) -> None:
@@ -156,13 +143,12 @@ class RidgeRegression(nn.Module):
             require_integer("chunk_size", chunk_size, 1)
         if basis is None:
             box = box_of("domain", (0.0, 1.0) if domain is None else domain, None)
-            basis = default_basis(box)
+            basis = _default_basis(box)
         elif domain is not None:
             box = box_of("domain", domain, max(basis.event_shape.numel(), 1))
-        elif penalty is None:
-            box = _range_of(basis)
+            _warn_of_another_range(basis, box)
         else:
-            box = ()  # nothing reads it
+            box = _range_of(basis, penalty is None)
         self.basis, self.domain = basis, box
         self.penalty = None if penalty is None else _checked_factor("penalty", penalty)
         self.smoothing: float | Literal["gcv"] | None = None
@@ -170,7 +156,6 @@ class RidgeRegression(nn.Module):
             default = SMOOTHING_OF_VECTORS if basis.event_shape else SMOOTHING
             given = default if smoothing is None else smoothing
             self.smoothing = _checked_factor("smoothing", given)
-        self.group = None if group is None else process_group(group)
         self.chunk_size = chunk_size
         self.validate_args = Distribution._validate_args if validate_args is None else validate_args
         self._has_fitted = False
@@ -240,7 +225,7 @@ class RidgeRegression(nn.Module):
         the whole.
 
         Returns:
-            The sums, over the positions of all ranks if there is a group.
+            The sums.
 
         Raises:
             ValueError: As `fit`, but not for too few observations.
@@ -252,23 +237,17 @@ class RidgeRegression(nn.Module):
     def _checked_statistics(
         self, positions: Tensor, values: Tensor, mask: Tensor | None, weights: Tensor | None = None
     ) -> NormalEquations:
-        """Sum over the observations of all ranks, whose values are checked."""
+        """Sum over observations, whose values are checked."""
+        self._check_values(positions, values, mask)
         if weights is not None:
             weights = self._check_weights(weights, values, mask)
-        sums = self._local_statistics(positions, values, mask, weights)
-        if self.group is not None:
-            flat = sum_over_ranks(torch.cat([x.flatten() for x in sums]), self.group)
-            pieces = flat.split([x.numel() for x in sums])
-            sums = NormalEquations(*(a.reshape(b.shape) for a, b in zip(pieces, sums, strict=True)))
-        # After the reduction, as others would wait for a rank that raises before it.
-        self._check_values(positions, values, mask)
-        return sums
+        return self._unchecked_statistics(positions, values, mask, weights)
 
     def _check_values(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> None:
         """Raise ValueError unless what takes part is finite; warn if functions are zero there."""
         if self.validate_args:
-            _require_finite("positions", positions, values.shape, mask)
-            _require_finite("values", values, values.shape, mask)
+            require_finite("positions", positions, values.shape, mask)
+            require_finite("values", values, values.shape, mask)
             if branches_allowed() and not self._has_fitted:
                 self._warn_if_unreached(positions, mask)
 
@@ -292,11 +271,7 @@ class RidgeRegression(nn.Module):
         size, shape = len(self.basis), statistics.cross.shape
         if len(shape) != 3 or shape[1] != size:
             raise ValueError(f"statistics.cross must have shape (B, {size}, E), got {tuple(shape)}")
-        columns = statistics.gram.shape[-1]
-        is_banded = self._factor != "gcv" and has_bands(self.basis)
-        if not (is_banded and columns == cast(BSpline, self.basis).degree + 1):
-            columns = size
-        check_equations("statistics", statistics, shape, columns)
+        check_equations("statistics", statistics, shape)
         return self._solve(statistics, dtype or torch.get_default_dtype())
 
     def observation_weights(
@@ -357,16 +332,13 @@ class RidgeRegression(nn.Module):
         return found.to(torch.promote_types(values.dtype, torch.float32)).reshape(shape)
 
     def _check_observations(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        """Return positions (B or 1, L, *event), or raise ValueError if shapes or dtypes do not fit.
-
-        Only a shard may be empty.
-        """
+        """Return positions (B or 1, L, *event); raise ValueError if shapes or dtypes do not fit."""
         check_real("positions", positions)
         check_tensor("values", values)
         if mask is not None:
             check_tensor("mask", mask)
-        event, sharded = self.basis.event_shape, self.group is not None
-        if values.ndim != 3 or 0 in (values.shape[2:] if sharded else values.shape[1:]):
+        event = self.basis.event_shape
+        if values.ndim != 3 or 0 in values.shape[1:]:
             rule = "values must have shape (B, L, E), L and E not zero"
             raise ValueError(f"{rule}, got {tuple(values.shape)}")
         if not values.is_floating_point():
@@ -390,35 +362,26 @@ class RidgeRegression(nn.Module):
             require_all(valid, "weights must be finite and at least 0", weights)
         return weights
 
-    def _local_statistics(
+    def _unchecked_statistics(
         self,
         positions: Tensor,
         values: Tensor,
         mask: Tensor | None = None,
         weights: Tensor | None = None,
     ) -> NormalEquations:
-        """Sum over the observations of this process."""
+        """Sum over observations."""
         batch, length, channels = values.shape
         basis, given = self.basis, self.chunk_size
         if weights is not None:
             positions = positions.expand(batch, *positions.shape[1:])
-        # Cross-validation needs eigenvalues.
-        if has_bands(basis) and self._factor != "gcv" and not _exports_to_onnx():
-            rows = given or max(len(basis), _NUMBERS // (max(batch, 1) * channels))
-            sums = band_sums(basis.nonzero, len(basis), positions, values, mask, weights, rows)
-        else:
-            each = max(batch, 1) * (len(basis) + channels)
-            rows = given or max(_LEAST_ROWS, _NUMBERS // each)
-            sums = normal_sums(basis, positions, values, mask, weights, rows)
+        each = max(batch, 1) * (len(basis) + channels)
+        rows = given or max(_LEAST_ROWS, _NUMBERS // each)
+        sums = normal_sums(basis, positions, values, mask, weights, rows)
         gram, cross, squares, functions, values_sum = sums
         if weights is not None:
             count = zero_masked(weights, mask).sum(-1, dtype=squares.dtype)
         else:
             count = squares.new_full((batch,), length) if mask is None else mask.sum(-1).to(squares)
-        if self.group is not None:
-            # NaN where a position is not finite, which other ranks may not see in their sums.
-            zeros = (positions - positions).detach()
-            count = count + zero_masked(zeros, mask).sum()
         return NormalEquations(gram, cross, squares, count, functions, values_sum)
 
     def _warn_if_unreached(self, positions: Tensor, mask: Tensor | None) -> None:
@@ -450,14 +413,12 @@ class RidgeRegression(nn.Module):
         Other gradients would lose digits in products in float32.
         """
         tensors = chain((positions,), self.basis.parameters(), self.basis.buffers())
-        has_matrix = self._factor != "gcv" and not has_bands(self.basis)
-        if not has_matrix or self.group is not None or any(x.requires_grad for x in tensors):
+        if self._factor == "gcv" or any(x.requires_grad for x in tensors):
             return False
-        if torch.compiler.is_exporting():
-            return not _exports_to_onnx()
+        if exported():
+            return True
         batch, length, channels = values.shape
-        examples = positions.shape[0] if mask is None else batch
-        columns = examples * len(self.basis)
+        columns = len(self.basis) * (positions.shape[0] if mask is None else batch)
         rows = self.chunk_size or max(_LEAST_ROWS, _NUMBERS // max(columns, 1))
         # With fewer channels products with the values cost less than an orthogonal matrix.
         return length <= rows and columns <= batch * channels
@@ -536,12 +497,7 @@ class RidgeRegression(nn.Module):
     ) -> Tensor:
         """Solve the normal equations with right sides (B, N, Q)."""
         each = factor.reshape(-1, 1, 1) if isinstance(factor, Tensor) else factor
-        matrix = self._penalty_matrix(statistics.gram)
-        # Bands of the penalty of indicators are wider than theirs.
-        gram = pad(statistics.gram, (0, matrix.shape[-1] - statistics.gram.shape[-1]))
-        gram = gram + each * matrix
-        if _exports_to_onnx():
-            return eliminate(gram, right)
+        gram = statistics.gram + each * self._penalty_matrix(statistics.gram)
         solution, pivots = solve_shared(gram, right)
         # The largest number in a positive definite matrix is on its diagonal.
         self._check_pivots(pivots, gram.amax((-2, -1)), factor)
@@ -562,112 +518,52 @@ class RidgeRegression(nn.Module):
             require_all(pivots > rounding, rule, torch.zeros_like(pivots) + factor)
 
     def _penalty_matrix(self, gram: Tensor) -> Tensor:
-        """Return the matrix of the penalty, or its bands if those of the Gram matrix are given."""
-        size, columns = gram.shape[-2:]
-        has_bands = columns != size
+        """Return the matrix of the penalty, (N, N)."""
         if self.smoothing is None:
-            # The first column of bands is the diagonal.
-            shape = (1 if has_bands else size, columns)
-            return torch.eye(*shape, dtype=gram.dtype, device=gram.device)
-        if has_bands:
-            matrix = cast(BSpline, self.basis).roughness_bands(self.domain)
-            diagonal = matrix[:, 0]
-        else:
-            matrix = self.basis.roughness(self.domain)
-            diagonal = matrix.diagonal()
+            return torch.eye(len(self.basis), dtype=gram.dtype, device=gram.device)
+        matrix = self.basis.roughness(self.domain)
+        diagonal = matrix.diagonal()
         ridge = _RIDGE * diagonal.clamp_min(_LEAST_ROUGHNESS * diagonal.mean())
-        if has_bands:
-            return matrix + pad(ridge.unsqueeze(-1), (0, matrix.shape[-1] - 1))
         return matrix + ridge.diag()
 
-    def _fit_per_query(
-        self, positions: Tensor, values: Tensor, visible: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return coefficients (B, Lq, N, heads, E) and constants (B, Lq, heads, E) by query."""
-        batch, length, heads, channels = values.shape
-        groups, queries = visible.shape[1:3]
-        statistics = self._statistics_per_query(positions, values, visible)
-        function = self._solve(statistics, values.dtype)
-        parts = [function.coefficients]
-        if function.constant is not None:
-            parts.append(function.constant.unsqueeze(1))
-        # From (B * groups * Lq, N or 1, heads // groups * E)
-        shape, ends = (batch, groups, queries), (heads // groups, channels)
-        parts = [x.reshape(*shape, x.shape[1], *ends).movedim(1, 3).flatten(3, 4) for x in parts]
-        return parts[0], parts[1].squeeze(2) if len(parts) > 1 else None
 
-    def _weights_per_query(
-        self, features: Tensor, positions: Tensor, values: Tensor, visible: Tensor
-    ) -> Tensor:
-        """Return weights (B, heads, Lq, L) from expectations of functions (B, heads, Lq, N)."""
-        groups, heads = visible.shape[1], features.shape[1]
-        statistics = self._statistics_per_query(positions, values, visible)
-        right = features.double().unflatten(1, (groups, heads // groups)).movedim(2, 4)
-        solved, rest = self._weigh(statistics, right.flatten(0, 2))
-        f = self.basis(positions.double()).double()
-        weights = torch.einsum("bgqni,bln->bgiql", solved.reshape(right.shape), f)
-        rest = rest.reshape(*right.shape[:3], -1).movedim(-1, 2).unsqueeze(-1)
-        weights = (weights + rest).flatten(1, 2)
-        return torch.where(visible, weights, 0).to(values.dtype)
-
-    def _statistics_per_query(
-        self, positions: Tensor, values: Tensor, visible: Tensor
-    ) -> NormalEquations:
-        """Sum for each query over the positions that it may read.
-
-        Positions are (B or 1, L, *event) and values by head (B, L, heads, E). The sums are those of
-        B * G * Lq examples with heads // G * E channels, where `visible` is (B, G, Lq, L) and G is
-        heads or 1.
-        """
-        batch, length, heads, channels = values.shape
-        groups, queries = visible.shape[1:3]
-        size = len(self.basis)
-        if self.validate_args:
-            observed = visible.flatten(1, 2).any(1) if queries else None
-            _require_finite("positions", positions, values.shape, observed)
-            _require_finite("values", values, values.shape, observed)
-
-        def sums(t: Tensor, h: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
-            f, h = self.basis(t.double()).double(), h.double()
-            weights = weights.movedim(1, -1).double()
-            h = h.unflatten(2, (groups, heads // groups)).flatten(3).transpose(1, 2)
-            gram = weights.flatten(1, 2) @ (f.unsqueeze(-1) * f.unsqueeze(-2)).flatten(2)
-            cross = weights @ (f[:, None, :, :, None] * h.unsqueeze(-2)).flatten(3)
-            squares = weights @ h.square().sum(-1, keepdim=True)
-            totals = weights.flatten(1, 2) @ f, (weights @ h).flatten(0, 2)
-            return gram.flatten(0, 1), cross.flatten(0, 2), squares.flatten(), *totals
-
-        each = positions.shape[0] * size**2 + size * batch * heads * channels
-        rows = self.chunk_size or max(_LEAST_POSITIONS, _PRODUCTS // max(each, 1))
-        chunks = split_rows(rows, positions, values, visible.movedim(-1, 1))
-        gram, cross, squares, functions, totals = reduce(add_sums, (sums(*x) for x in chunks))
-        gram, cross = gram.unflatten(-1, (size, size)), cross.unflatten(-1, (size, -1))
-        count = visible.sum(-1).flatten().to(squares)
-        return NormalEquations(gram, cross, squares, count, functions.flatten(0, 1), totals)
-
-
-def default_basis(box: Box, dtype: torch.dtype | None = None) -> GaussianRBF:
+def _default_basis(box: Box) -> GaussianRBF:
     """Return Gaussians on a grid over a box: 64 on the line, 100 in 2-D, 216 in 3-D.
 
     They are as wide as one and a half steps of the grid, the longest one if axes differ.
     """
     count = _COUNTS.get(len(box), _MANY_AXES)
-    axes = [torch.linspace(low, high, count, dtype=dtype) for low, high in box]
+    axes = [torch.linspace(low, high, count) for low, high in box]
     step = max(high - low for low, high in box) / (count - 1)
     return GaussianRBF(torch.cartesian_prod(*axes), _OVERLAP * step)
 
 
-def _range_of(basis: Basis) -> Box:
-    """Return the domain of a basis, or raise ValueError if it is not bounded or not known."""
+def _range_of(basis: Basis, is_needed: bool) -> Box:
+    """Return the domain of a basis; () or ValueError if it is not bounded or not known."""
+    is_meta = any(x.is_meta for x in chain(basis.parameters(), basis.buffers()))
+    if not is_meta and all(math.isfinite(high - low) for low, high in basis.domain):
+        return basis.domain
+    if not is_needed:
+        return ()
+    raise ValueError(
+        "domain must be given for functions that cover the whole line or are on the meta device, "
+        "as ends (low, high) of the locations, unless a ridge penalty is given, got None with "
+        f"{basis!r}"
+    )
+
+
+def _warn_of_another_range(basis: Basis, box: Box) -> None:
+    """Warn if a basis on some axis hardly covers the domain, or reaches far beyond it."""
     if any(x.is_meta for x in chain(basis.parameters(), basis.buffers())):
-        raise ValueError("domain must be given with a basis on the meta device, got None")
-    box = basis.domain
-    if not all(math.isfinite(high - low) for low, high in box):
-        raise ValueError(
-            "domain must be given for functions that cover the whole line, as ends (low, high) of "
-            f"the locations, unless a ridge penalty is given, got None with {basis!r}"
-        )
-    return box
+        return
+    for (a, b), (low, high) in zip(box, basis.domain, strict=True):
+        longer = max(b - a, high - low)
+        if longer < math.inf and min(b, high) - max(a, low) < _LEAST_SHARED * longer:
+            warnings.warn(
+                f"the domain {(a, b)} and the range {(low, high)} of the basis share less than a "
+                "tenth of the longer one; leave domain out to take the range of the basis",
+                stacklevel=3,
+            )
 
 
 def _checked_factor(name: str, factor: object) -> float | Literal["gcv"]:
@@ -689,13 +585,3 @@ def _taking_part(mask: Tensor | None, key_padding_mask: Tensor | None) -> Tensor
         raise ValueError(f"{rule} not both be given, got two tensors")
     check_tensor("key_padding_mask", key_padding_mask)
     return allowed_by(key_padding_mask)
-
-
-def _require_finite(name: str, x: Tensor, shape: Size, mask: Tensor | None) -> None:
-    """Raise ValueError unless positions or values (B, L, ...) that take part are finite."""
-    if mask is None:
-        check_finite(name, x)
-    else:
-        x = x.expand(*shape[:2], *x.shape[2:])
-        valid = x.detach().isfinite() | ~add_event_dims(mask, x.shape[2:])
-        require_all(valid, f"{name} must be finite where they take part", x)

@@ -1,19 +1,13 @@
 """Value functions: linear combinations of a basis, which densities read."""
 
-from functools import reduce
-from typing import TypeGuard
-
 import torch
 from torch import Tensor
 
-from ..bases import Basis, BSpline
+from ..bases import Basis
 from ..distributions import SparseDistribution
 from ._masks import check_real, check_shape, check_tensor, full_precision
 
-__all__ = ["ValueFunction", "features_of", "has_bands"]
-
-# B-splines for each that is not zero from which on only the bands of a Gram matrix are made.
-_MANY_SPLINES = 32
+__all__ = ["ValueFunction", "features_of"]
 
 
 class ValueFunction:
@@ -74,14 +68,7 @@ class ValueFunction:
             raise ValueError(
                 f"t must have shape ({batch}, ...{ends}) or (1, ...{ends}), got {tuple(t.shape)}"
             )
-        if not has_bands(self.basis):
-            return self._contract(self.basis(t))
-        # The functions that may not be zero, one after the other.
-        index, values = self.basis.nonzero(t)
-        example = torch.arange(batch, device=t.device).reshape(-1, *(1,) * (t.ndim - 1))
-        pairs = zip(index.unbind(-1), values.unsqueeze(-2).unbind(-1), strict=True)
-        values = reduce(torch.add, (self.coefficients[example, i] * f for i, f in pairs))
-        return self._add_constant(values)
+        return self._contract(self.basis(t))
 
     def expect(self, density: SparseDistribution) -> Tensor:
         r"""Compute the context $\mathbb E_p[V(t)]$, eq. 15 of Martins et al. (2020).
@@ -99,25 +86,16 @@ class ValueFunction:
         return self._contract(features)
 
     def _contract(self, features: Tensor) -> Tensor:
-        """Multiply features (B, ..., N) by the coefficients (B, N, E)."""
+        """Multiply features (B, ..., N) by the coefficients (B, N, E), and add the constant."""
         dtype = torch.promote_types(features.dtype, self.coefficients.dtype)
         with full_precision(features):
             values = torch.einsum(
                 "b...n,bne->b...e", features.to(dtype), self.coefficients.to(dtype)
             )
-        return self._add_constant(values)
-
-    def _add_constant(self, values: Tensor) -> Tensor:
-        """Add the constant (B, E) to values (B, ..., E)."""
         if self.constant is None:
             return values
         shape = [len(self.constant), *[1] * (values.ndim - 2), self.constant.shape[1]]
         return values + self.constant.to(values.dtype).reshape(shape)
-
-
-def has_bands(basis: Basis) -> TypeGuard[BSpline]:
-    """Return whether a basis consists of so many B-splines that most are zero at any location."""
-    return isinstance(basis, BSpline) and len(basis) >= _MANY_SPLINES * (basis.degree + 1)
 
 
 def features_of(density: SparseDistribution, basis: Basis, batch: int) -> Tensor:

@@ -26,7 +26,7 @@ from .._numerics.validation import (
 from ..bases import Basis
 from ..scores import BasisExpansion, FeatureExpansion, KernelExpansion
 from ..supports import IntervalUnion, Region, finite_vector
-from ._kernel.base_measure import Base
+from ._kernel.base_measure import Base, BaseMeasure, RestrictedBase
 from ._kernel.line import Line
 from ._kernel.mesh import MOST_NODES, KernelMesh, dtype_of
 from ._kernel.solution import Solution, solve
@@ -597,6 +597,32 @@ class KernelDeformedExp(KernelDistribution):
         rule = f"in (1, 2] in {self.alpha.dtype}"
         require((self.alpha > 1) & (self.alpha <= 2), "alpha", rule, self.alpha)
         self._solve(alpha, normalization == "inside", tolerance=tolerance, mesh=mesh)
+
+    def restrict(self, region: constraints.Constraint) -> "KernelDeformedExp":
+        r"""Return the density $p(t)\,1[t \in R] / P(R)$, restricted to a region R.
+
+        Args:
+            region: An `IntervalUnion` without a batch for numbers, a `Region` for vectors, whose
+                mass is that of the nodes inside.
+
+        Raises:
+            ValueError: Another region, or one where a density has no mass.
+        """
+        kind = Region if self.event_shape else IntervalUnion
+        if not isinstance(region, kind):
+            raise ValueError(f"region must be of class {kind.__name__}, got {region!r}")
+        base: Any = RestrictedBase(self.base, region)
+        measure = BaseMeasure(base, self.features.dim, self.weights.dtype)
+        mesh, eps = self.mesh.restricted(measure), self._solution.power.eps
+        mass = self._solution.batched(sum_nodes(self._solution.weights_on(mesh)))
+        require(mass > 0, "region", "where each density has mass", mass)
+        alpha = self.alpha if isinstance(eps, Tensor) else 1 + eps
+        # p^(alpha - 1) is linear in the score, relative to the base.
+        factor = self._share * mass ** (1 - self.alpha)
+        score = self._with_weights(factor.unsqueeze(-1) * self.weights)
+        return KernelDeformedExp.from_score(
+            score, base, alpha, mesh=mesh, validate_args=self._validation
+        )
 
     def _solved_in_float64(self) -> "KernelDeformedExp":
         score, eps = self._with_weights(self.weights.double()), self._solution.power.eps

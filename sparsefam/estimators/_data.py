@@ -1,13 +1,11 @@
 """Parameter checks, ranges of columns, inducing points and draws, shared by the estimators."""
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from numpy.typing import ArrayLike, NDArray
 from scipy.ndimage import binary_erosion
 from scipy.spatial import cKDTree
@@ -16,9 +14,9 @@ from sklearn.cluster import kmeans_plusplus
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
+from torch.distributions import Uniform
 from torch.nn.functional import pad
 
-from .._numerics.distributed import Group, process_group, sum_over_ranks
 from .._numerics.threads import one_thread
 from .._numerics.validation import as_number, require_integer
 
@@ -28,7 +26,6 @@ __all__ = [
     "DensityEstimator",
     "Floats",
     "Places",
-    "all_gather",
     "as_events",
     "as_tensor",
     "SupportMask",
@@ -37,14 +34,16 @@ __all__ = [
     "chunks",
     "check_alpha",
     "check_positive",
-    "distance_to_intervals",
+    "uniform_box",
+    "log_density",
+    "intervals_of",
+    "distance_from",
     "inducing_points",
     "merged",
     "reduced",
     "rounding_of",
     "sample_weights",
-    "sum_over",
-    "with_errors_of_all_ranks",
+    "support_of",
 ]
 
 Floats = NDArray[np.float64]
@@ -88,9 +87,9 @@ class Places(NamedTuple):
         scale = density.variance.sqrt().numpy()
         return cls(scale, cKDTree(nodes.numpy() / scale))
 
-    def box(self) -> tuple[Floats, Floats]:
-        """Return corners (D,), (D,) of a box around the places, with a margin."""
-        margin = _MARGIN * (self.tree.maxes - self.tree.mins)
+    def box(self, reach: float | None = None) -> tuple[Floats, Floats]:
+        """Return corners (D,), (D,) of a box around all within reach, or with a margin."""
+        margin = _MARGIN * (self.tree.maxes - self.tree.mins) if reach is None else reach
         return (self.tree.mins - margin) * self.scale, (self.tree.maxes + margin) * self.scale
 
     def distance(self, x: Tensor) -> Floats:
@@ -109,8 +108,7 @@ class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: igno
         """Where the density is positive: intervals (J, 2), or a mask if there are two columns."""
         check_is_fitted(self)
         if not self.density_.event_shape:
-            intervals: Floats = self.density_.support.intervals.numpy()
-            return intervals[~np.isnan(intervals[:, 0])]
+            return intervals_of(self.density_).numpy()
         if self.density_.event_shape[0] > 2:
             raise AttributeError("support_ exists for one and two columns")
         x, y = np.linspace(*self._plane_box(), _GRID).T
@@ -120,15 +118,7 @@ class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: igno
 
     def _plane_box(self) -> tuple[Floats, Floats]:
         """Return corners (2,), (2,) of a box around the support, with a margin."""
-        raise NotImplementedError
-
-    def _normalized(self) -> Any:
-        """Return `density_`; raise AttributeError where the fit has none."""
-        check_is_fitted(self)
-        if not hasattr(self, "density_"):
-            rule = "density_ exists for up to three columns"
-            raise AttributeError(f"{rule}, got {self.n_features_in_}")
-        return self.density_
+        return Places.in_support(self.density_).box()
 
     def _observations(self, X: ArrayLike) -> Tensor:
         """Check new observations, and return them (n, D)."""
@@ -138,7 +128,8 @@ class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: igno
     @one_thread()
     def score_samples(self, X: ArrayLike) -> Floats:
         """Return the log density of each observation (n,); -inf where the density is zero."""
-        return self._log_density(self._observations(X)).numpy()
+        x = self._observations(X)
+        return log_density(self.density_, x).numpy()
 
     def predict(self, X: ArrayLike) -> NDArray[np.int_]:
         """Return -1 where the density is zero, else 1 (n,), as outlier detectors do."""
@@ -164,30 +155,22 @@ class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: igno
 
     def _distance(self, x: Tensor) -> Floats:
         """Return distances (n,) of observations (n, D) from the support."""
-        if x.shape[1] == 1:
-            return distance_to_intervals(x, torch.from_numpy(self.support_)).numpy()
-        return self._distance_of_vectors(x)
-
-    def _distance_of_vectors(self, x: Tensor) -> Floats:
-        """Return distances (n,) of observations (n, D > 1) from the support."""
-        raise NotImplementedError
+        return distance_from(self.density_, x)
 
     def _set_offset(self, x: Tensor) -> None:
         """Set the mean log density of observations (n, D) on the support."""
         total, count = 0.0, 0
         for (rows,) in chunks(x):
-            log = self._log_density(rows)
+            log = log_density(self.density_, rows)
             log = log[log.isfinite()]
             total, count = total + float(log.sum()), count + len(log)
         self.offset_ = total / count if count else math.nan
 
-    def _log_density(self, x: Tensor) -> Tensor:
-        return torch.cat([self.density_.log_prob(as_events(rows)) for (rows,) in chunks(x)])
-
     @one_thread()
     def sample(self, n_samples: int = 1, random_state: Any = None) -> Floats:
         """Draw samples (n_samples, D); `random_state` is a seed or numpy's random state."""
-        density = self._normalized()
+        check_is_fitted(self)
+        density = self.density_
         require_integer("n_samples", n_samples, 0)
         seed = check_random_state(random_state).randint(2**31 - 1)
         with torch.random.fork_rng(devices=[]):
@@ -201,16 +184,36 @@ class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: igno
 
         Axes without labels get the names of the columns, if the data had any.
         """
-        ax = self._normalized().plot(ax, **options)
+        check_is_fitted(self)
+        ax = self.density_.plot(ax, **options)
         for axis, name in zip("xy", getattr(self, "feature_names_in_", ()), strict=False):
             if not getattr(ax, f"get_{axis}label")():
                 ax.set(**{f"{axis}label": name})
         return ax
 
 
-def distance_to_intervals(x: Tensor, intervals: Tensor) -> Tensor:
-    """Return distances (n,) of numbers (n, 1) from the nearest of intervals (J, 2)."""
-    return torch.maximum(intervals[:, 0] - x, x - intervals[:, 1]).clamp_min(0).amin(-1)
+def log_density(p: Any, x: Tensor) -> Tensor:
+    """Return the log density (n,) of observations (n, D)."""
+    return torch.cat([p.log_prob(as_events(rows)) for (rows,) in chunks(x)])
+
+
+def uniform_box(low: Tensor, high: Tensor) -> list[Uniform]:
+    """Return uniform densities between corners (D,), one for each axis."""
+    return [Uniform(*ends, validate_args=False) for ends in zip(low, high, strict=True)]
+
+
+def intervals_of(p: Any) -> Tensor:
+    """Return the intervals (J, 2) of the support of a density of numbers."""
+    intervals: Tensor = p.support.intervals
+    return intervals[~intervals[:, 0].isnan()]
+
+
+def distance_from(p: Any, x: Tensor) -> Floats:
+    """Return distances (n,) of observations (n, D) from the support of a kernel density."""
+    if p.event_shape:
+        return Places.in_support(p).distance(x)
+    low, high = intervals_of(p).T
+    return torch.maximum(low - x, x - high).clamp_min(0).amin(-1).numpy()
 
 
 def chunks(*data: Tensor, size: int = _CHUNK) -> Iterator[tuple[Tensor, ...]]:
@@ -310,6 +313,19 @@ def bounds_of(bounds: Any, x: Tensor) -> Tensor:
     return pairs
 
 
+def support_of(base: Any, x: Tensor) -> Tensor:
+    """Return the ends (D, 2) of a base's support, a distribution or one for each column of x."""
+    factors = list(base) if isinstance(base, Sequence) else [base]
+    if len(factors) != x.shape[1]:
+        raise ValueError(f"base must have a distribution for each of {x.shape[1]} columns: {base}")
+    names = {"lower_bound": -math.inf, "upper_bound": math.inf}
+    ends = [[float(getattr(p.support, n, end)) for n, end in names.items()] for p in factors]
+    limits = x.new_tensor(ends)
+    if not ((limits[:, 0] <= x) & (x <= limits[:, 1])).all():
+        raise ValueError(f"X must be inside the support of the base {base}, got values outside")
+    return limits
+
+
 def as_tensor(data: Floats) -> Tensor:
     """Return an array as a tensor, which shares its memory where the array may be written to."""
     return torch.from_numpy(np.require(data, requirements="W"))
@@ -334,21 +350,20 @@ class Columns(NamedTuple):
     deviation: Tensor
 
     @classmethod
-    def of(cls, x: Tensor, weight: Tensor, group: "Group | None" = None) -> "Columns":
-        """Measure data (n, D) with positive weights (n,), of all processes of a group."""
-        ends = all_gather(torch.stack([x.amin(0), x.amax(0)]), group)
-        low, high = ends.amin(0), ends.amax(0)
+    def of(cls, x: Tensor, weight: Tensor) -> "Columns":
+        """Measure data (n, D) with positive weights (n,)."""
+        low, high = x.amin(0), x.amax(0)
         span, largest = high - low, torch.maximum(low.abs(), high.abs())
         if not ((span > _LEAST_RANGE * largest) & ((1 + 2 * MARGIN) * span).isfinite()).all():
             raise ValueError(
                 "X must have no constant column, nor one whose range is lost in rounding or "
                 f"overflows; shift and scale it: got {low.tolist()} to {high.tolist()}"
             )
-        total = sum_over(weight.sum(), group)
+        total = weight.sum()
 
         def mean_of(f: Callable[[Tensor], Tensor]) -> Tensor:
             parts = [part / total @ f(rows) for rows, part in chunks(x, weight)]
-            return sum_over(torch.stack(parts).sum(0), group)
+            return torch.stack(parts).sum(0)
 
         mean = mean_of(lambda rows: rows)
         # Relative to the range, so that squares neither overflow nor underflow.
@@ -362,12 +377,10 @@ def inducing_points(
     columns: Columns,
     bounds: "tuple[float, float] | Tensor",
     random_state: Any,
-    group: "Group | None" = None,
 ) -> Tensor:
     """Return inducing points (I, D) that are given, or choose their number or the default one.
 
-    In 1-D they are evenly spaced, else observations chosen by k-means++. Each process of a group
-    chooses an equal share from its own.
+    In 1-D they are evenly spaced, else observations chosen by k-means++.
     """
     dim = x.shape[1]
     if given is None:
@@ -389,43 +402,8 @@ def inducing_points(
         share = torch.linspace(0, 1, count, dtype=x.dtype)
         return torch.lerp(low, high, share).unsqueeze(-1)
     scaled = ((x - columns.mean) / columns.deviation).numpy()
-    own = count if group is None else -(-count // dist.get_world_size(process_group(group)))
-    _, index = kmeans_plusplus(scaled, min(own, len(x)), random_state=random_state)
-    return all_gather(x[torch.as_tensor(index)], group)
-
-
-def sum_over(x: Tensor, group: "Group | None") -> Tensor:
-    """Sum a tensor over the processes of a group, if there is one."""
-    return x if group is None else sum_over_ranks(x, process_group(group))
-
-
-def all_gather(rows: Tensor, group: "Group | None") -> Tensor:
-    """Concatenate the rows of all processes of a group, if there is one."""
-    if group is None:
-        return rows
-    ranks = process_group(group)
-    parts: list[Any] = [None] * dist.get_world_size(ranks)
-    dist.all_gather_object(parts, rows, ranks)
-    return torch.cat(parts)
-
-
-@contextmanager
-def with_errors_of_all_ranks(group: "Group | None") -> Iterator[None]:
-    """Let all processes of a group raise the ValueError of one, for which the others would wait."""
-    error = None
-    try:
-        yield
-    except ValueError as own:
-        error = own
-    if group is not None:
-        ranks = process_group(group)
-        errors: list[Any] = [None] * dist.get_world_size(ranks)
-        dist.all_gather_object(errors, error and str(error), ranks)
-        first = next((rank for rank, text in enumerate(errors) if text), None)
-        if error is None and first is not None:
-            raise ValueError(f"{errors[first]} (on rank {first})")
-    if error is not None:
-        raise error
+    _, index = kmeans_plusplus(scaled, min(count, len(x)), random_state=random_state)
+    return x[torch.as_tensor(index)]
 
 
 def _array(name: str, value: Any) -> Floats:

@@ -11,10 +11,8 @@ from sklearn.neighbors import KernelDensity
 from sklearn.pipeline import Pipeline
 from torch import Tensor
 
-from .._numerics.distributed import Group
-from ..distributions import SparseDistribution
-from ..distributions._kernel.base_measure import BaseMeasure
-from ._data import as_events, chunks, sum_over
+from ..distributions import KernelDistribution
+from ._data import as_events, chunks
 from ._newton import Fit, Objective
 
 __all__ = ["BIAS_FACTOR", "best_of", "best_penalty", "held_out_loss", "quadratic_score"]
@@ -97,29 +95,27 @@ def best_penalty(
 
 def held_out_loss(
     fit: Fit,
-    p: SparseDistribution,
+    p: KernelDistribution,
     x: Tensor,
     weight: Tensor,
-    group: "Group | None",
 ) -> float:
     """Estimate minus the `quadratic_score` of observations (n, D) that are left out one by one.
 
     To first order, leaving out one observation moves the coefficients along the inverse curvature.
     """
     objective = fit.objective
-    base = BaseMeasure(p.base, x.shape[1], x.dtype)
     height, moved = x.new_zeros(()), x.new_zeros(())
     for rows, part in chunks(x, weight):
         phi = objective.features(rows)
-        log = p.log_prob(as_events(rows))
-        # The derivative of p is q0^(alpha - 1) p^(2 - alpha) times that of f - A.
-        log_escort = (2 - objective.alpha) * torch.where(log.isinf(), 0.0, log)
-        escort = torch.exp(log_escort + (objective.alpha - 1) * base.log_density(rows))
-        slope = torch.where(log.isinf(), 0.0, escort).unsqueeze(-1) * (phi - fit.center)
+        prob = p.prob(as_events(rows))
+        # p is the power 1 / (alpha - 1) of this base, times the base density.
+        power_base = 1 + (objective.alpha - 1) * (p.score(as_events(rows)) - p.log_normalizer)
+        escort = torch.where(prob > 0, prob / power_base, 0.0)
+        slope = escort.unsqueeze(-1) * (phi - fit.center)
         step = torch.cholesky_solve((phi - objective.mean).T, fit.minimum.factor).T
-        height = height + part @ log.exp() / objective.weight
+        height = height + part @ prob / objective.weight
         moved = moved + part @ (slope * step).sum(1) / objective.weight
-    change = sum_over(moved / objective.observations - height, group)
+    change = moved / objective.observations - height
     return float(p.expect(p.prob)) + 2 * float(change)
 
 

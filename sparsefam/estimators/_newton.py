@@ -13,10 +13,8 @@ from torch import Tensor
 from .._feature_maps import Kernel, kernel_matrix
 from .._numerics.chebyshev_mesh import ChebyshevMesh
 from .._numerics.deformed import Power
-from .._numerics.distributed import Group
-from .._numerics.normalizer import initial_normalizer, newton_step
-from ..distributions._kernel.mesh import KernelMesh
-from ._data import chunks, merged, sum_over
+from .._numerics.normalizer import lower_bound, newton_from_below
+from ._data import chunks, merged
 
 __all__ = ["Cells", "Evaluation", "Fit", "Minimum", "Objective", "minimize", "whitening"]
 
@@ -31,8 +29,8 @@ _RANK = 1e-10
 _NODES = 2**10
 # In one dimension densities have so many times the nodes of their kernels, up to a number.
 _FINE, _MOST_NODES = 8, 2**13
-# Newton steps on a normaliser that is nearly right, and from a lower bound until one is so small.
-_NORMALIZER_STEPS, _MOST_STEPS, _NEAR = 2, 50, 1e-6
+# Newton steps on the normaliser end when one is so small that its square is rounding.
+_MOST_STEPS, _NEAR = 50, 1e-8
 
 
 class Evaluation(NamedTuple):
@@ -150,7 +148,7 @@ class Objective:
     @classmethod
     @torch.no_grad()
     def of(
-        cls, alpha: float, kernel: Kernel, points: Tensor, mesh: KernelMesh, cells: "Cells"
+        cls, alpha: float, kernel: Kernel, points: Tensor, mesh: Any, cells: "Cells"
     ) -> "Objective":
         """Evaluate the functions at the nodes, which resolve the kernels, without any data yet."""
         if len(mesh.axes) == 1:
@@ -159,11 +157,11 @@ class Objective:
         else:
             # Gauss's rule integrates polynomials of twice the degree that it interpolates.
             coarse = [axis._replace(order=axis.order // 2) for axis in mesh.axes]
-            mesh, finer = KernelMesh.of_axes(coarse, mesh.base, mesh.tolerance), mesh
+            mesh, finer = mesh.of_axes(coarse, mesh.base, mesh.tolerance), mesh
         mixing = whitening(kernel, points)
         size, none = mixing.shape[1], mixing.new_zeros(())
 
-        def on(mesh: KernelMesh, dtype: torch.dtype) -> Tensor:
+        def on(mesh: Any, dtype: torch.dtype) -> Tensor:
             found = torch.empty(len(mesh.nodes), size, dtype=dtype)
             for t, rows in chunks(mesh.nodes, found):
                 rows.copy_(kernel_matrix(kernel, points, t).T @ mixing)
@@ -187,8 +185,8 @@ class Objective:
         )
 
     @torch.no_grad()
-    def with_data(self, x: Tensor, weight: Tensor, group: "Group | None" = None) -> "Objective":
-        """Add data (n, D) with weights (n,), in chunks, of all processes of a group."""
+    def with_data(self, x: Tensor, weight: Tensor) -> "Objective":
+        """Add data (n, D) with weights (n,), in chunks."""
         sums = torch.stack([torch.stack([w.sum(), w @ w]) for (w,) in chunks(weight)]).sum(0)
         first, second = torch.zeros_like(self.first), torch.zeros_like(self.second)
         nodal = torch.zeros_like(self.measure)  # Weights of nodes for sums over the data
@@ -209,10 +207,10 @@ class Objective:
         second = second + (nodal.unsqueeze(-1) * self.on_nodes).mT @ self.on_nodes
         return replace(
             self,
-            weight=self.weight + sum_over(sums[0], group),
-            squares=self.squares + sum_over(sums[1], group),
-            first=self.first + sum_over(first, group),
-            second=self.second + sum_over(second, group),
+            weight=self.weight + sums[0],
+            squares=self.squares + sums[1],
+            first=self.first + first,
+            second=self.second + second,
         )
 
     @property
@@ -235,25 +233,18 @@ class Objective:
         power, top = Power(eps), scores.amax()
         x, measure = scores - top, self.measure
 
-        def step(level: Tensor) -> Tensor:
+        def sums(level: Tensor) -> tuple[Tensor, Tensor]:
             mass, rate = (measure @ v for v in power.pair(x - level))
-            return newton_step(mass, rate, eps)
+            return mass, rate
 
         if eps == 0:
             level = torch.logsumexp(x + measure.log(), 0)
         else:
             if tangent is None:
-                level = initial_normalizer(x.reshape(1, -1, 1), measure.reshape(1, -1, 1), power)
-            else:
-                # A is convex, so that its tangent is below, from where Newton's steps only rise.
-                level = (tangent.level + tangent.center @ (c - tangent.c) - top).reshape(1)
-                for _ in range(_MOST_STEPS):
-                    change = step(level)
-                    level = level + change
-                    if not float(change) > _NEAR:
-                        break
-            for _ in range(_NORMALIZER_STEPS):
-                level = level + step(level)
+                low = lower_bound(x.reshape(1, -1, 1), measure.reshape(1, -1, 1), eps)
+            else:  # A is convex, so that its tangent is below.
+                low = (tangent.level + tangent.center @ (c - tangent.c) - top).reshape(1)
+            level = newton_from_below(sums, low, eps, _MOST_STEPS, _NEAR, True)
         weights, escort = (measure * v for v in power.pair(x - level))
         center = escort @ self.on_nodes / escort.sum()
         return Normalized(Tangent(c, level + top, center), weights, escort)

@@ -1,35 +1,35 @@
 """Where estimated supports end: near the observations of each of their parts."""
 
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.ndimage import distance_transform_edt, label
+from scipy.ndimage import label
 from scipy.spatial import cKDTree
 from torch import Tensor
 from torch.distributions import Uniform
 
+from .._feature_maps import Gaussian
 from ..distributions import KernelDeformedExp, Mixture, SparseDistribution
-from ..distributions._kernel.base_measure import Base, BaseMeasure, UniformOn, UniformWithin
-from ..distributions._kernel.mesh import KernelMesh
-from ..distributions._kernel.solution import find_mesh
-from ..supports import IntervalUnion
-from ._data import Floats, as_events, chunks, distance_to_intervals, merged, reduced
+from ..supports import IntervalUnion, Region
+from ._data import (
+    Floats,
+    Places,
+    as_events,
+    chunks,
+    distance_from,
+    intervals_of,
+    merged,
+    reduced,
+    uniform_box,
+)
 from ._newton import Cells
 
-__all__ = [
-    "Widened",
-    "extended",
-    "extreme_observations",
-    "restricted",
-    "truncated",
-    "uniform_on",
-    "uniform_within",
-]
+__all__ = ["Neighborhood", "extended", "extreme_observations", "truncated", "uniform"]
 
 # Number of equal cells of a box, whose extreme observations are kept.
 _CELLS = 2**14
@@ -42,8 +42,6 @@ _LEAST_KEPT = 0.5
 _REACH = 1 / 40
 # The share of a distance by which rounding must not keep two intervals apart.
 _TOUCH = 1e-9
-# Balls that are compared with a location.
-_BALLS = 8
 
 
 def extreme_observations(
@@ -71,27 +69,31 @@ def extreme_observations(
 
 
 def truncated(
-    p: KernelDeformedExp, x: Tensor, share: Tensor, observations: Tensor, cells: Cells
+    p: KernelDeformedExp,
+    x: Tensor,
+    share: Tensor,
+    observations: Tensor,
+    cells: Cells,
+    box: Sequence[Uniform],
 ) -> KernelDeformedExp:
     """Truncate a density under a uniform base near the extreme observations (K, D) of each part.
 
     These have shares (K,) of the weight of all. Parts of the support without observations are left
     out. In one dimension, ends that are known to be those of the base stay.
     """
+    region: Any
     if p.event_shape:
-        box: Any = p.base
-        region = _Near.of(p, box, x)
-        at_nodes = region(p.mesh.nodes).reshape(p.mesh.measure.shape)
-        kept = (p._solution.weights_on(p.mesh).squeeze(-1) * at_nodes).sum()
-        cut = _rebased(p, UniformWithin(box, region), 1 / kept, _within(p.mesh, box, region))
+        region = Region(_near(p, x, box), 1)
+        nodes, weights = p.quadrature(1)
+        kept = weights[region.check(nodes)].sum()
     else:
-        intervals = _intervals(p, x, share, observations, cells)
+        intervals = _intervals(p, x, share, observations, cells, box)
         kept = p.cdf(intervals).diff().sum()
         if not kept > 0:
             raise ValueError(
                 "penalty must be larger, or bandwidth: the support of the fit has no observation"
             )
-        cut = restricted(p, intervals)
+        region = IntervalUnion(intervals)
     if kept < _LEAST_KEPT:
         warnings.warn(
             f"support_ holds only {float(kept):.2g} of the mass of the fit, whose kernels are "
@@ -100,11 +102,16 @@ def truncated(
             RuntimeWarning,
             stacklevel=5,
         )
-    return cut
+    return p.restrict(region)
 
 
 def _intervals(
-    p: KernelDeformedExp, x: Tensor, share: Tensor, observations: Tensor, cells: Cells
+    p: KernelDeformedExp,
+    x: Tensor,
+    share: Tensor,
+    observations: Tensor,
+    cells: Cells,
+    box: Sequence[Uniform],
 ) -> Tensor:
     """Return the intervals (J, 2) of a support that have observations (K,), cut near these.
 
@@ -118,7 +125,7 @@ def _intervals(
     support, low, high = p.support.intervals, *(end.squeeze(-1) for end in cells.ends(x))
     lower, upper = support.T.unsqueeze(-1)
     inside = (lower <= x.squeeze(-1)) & (x.squeeze(-1) <= upper)
-    bounds = support.new_tensor(p.mesh.base.bounds(0))
+    bounds = torch.stack([box[0].low, box[0].high])
     reach = _REACH * bounds.diff()
     near = (lower - reach <= x.squeeze(-1)) & (x.squeeze(-1) <= upper + reach)
     near = inside | (near & ~inside.any(0))
@@ -136,139 +143,96 @@ def _intervals(
     return torch.stack([lower, upper], -1)
 
 
-def extended(p: KernelDeformedExp, x: Tensor, share: Tensor) -> SparseDistribution:
+def extended(
+    p: KernelDeformedExp, x: Tensor, share: Tensor, box: Sequence[Uniform]
+) -> SparseDistribution:
     """Extend the support of a density until it contains all observations (K, D).
 
     The density is mixed with the uniform one on the new support, with the weight of the
-    observations off the old one, which are `share` (K,) of all. Each of them adds what is nearer to
-    it than the nearest observation or interval, at most a fortieth of the base's width.
+    observations off the old one, which are `share` (K,) of all. In one dimension each of them adds
+    what is nearer to it than the nearest observation or interval, at most a fortieth of the base's
+    width; in several, a ball that reaches to the nearest observation of the loneliest of them.
     """
     missed = torch.isneginf(p.log_prob(as_events(x)))
     if not missed.any():
         return p
     weight = share[missed].sum()
+    low, high = (torch.stack([getattr(side, end) for side in box]) for end in ("low", "high"))
+    scale = (high - low).numpy()
+    places = x.numpy() / scale
+    off = places[missed.numpy()]
+    reach = cKDTree(places).query(off, 2)[0][:, 1]
+    region: Any
+    if p.event_shape:
+        balls = Places(scale, cKDTree(off)), min(reach.max(), _REACH)
+        region = Region(Neighborhood((balls,), p), 1)
+    else:
+        reach = np.minimum(reach, distance_from(p, x[missed]) / scale)
+        reach = scale * reach.clip(1 / _CELLS, _REACH) * (1 + _TOUCH)
+        more = x[missed] + torch.from_numpy(np.stack([-reach, reach], -1))
+        region = IntervalUnion.merged(torch.cat([intervals_of(p), more.clamp(low, high)]))
     logits = torch.stack([1 - weight, weight]).log()
-    if not p.event_shape:
-        whole = p.mesh.base.factors[0]
-        whole = whole.whole if isinstance(whole, UniformOn) else whole
-        gap = torch.cat(
-            [x.new_full((1, 1), torch.inf), x.diff(dim=0), x.new_full((1, 1), torch.inf)]
-        )
-        distance = distance_to_intervals(x[missed], p.support.intervals)
-        reach = torch.minimum(gap[1:], gap[:-1]).squeeze(-1)[missed]
-        width = float(whole.high - whole.low)
-        reach = torch.minimum(reach, distance).clamp(width / _CELLS, _REACH * width) * (1 + _TOUCH)
-        more = x[missed] + reach.unsqueeze(-1) * x.new_tensor([-1.0, 1.0])
-        intervals = torch.cat([p.support.intervals, more.clamp(whole.low, whole.high)])
-        union = IntervalUnion.merged(intervals).intervals
-        return Mixture(logits, [p, uniform_on(p, union[~union[:, 0].isnan()], whole)])
-    box: Any = p.mesh.base.factors
-    places = _relative(x, box)
-    reach = cKDTree(places).query(places[missed.numpy()], 2)[0][:, 1]
-    balls = _Balls(box, cKDTree(places[missed.numpy()]), np.minimum(reach, _REACH))
-    return Mixture(logits, [p, uniform_within(p, box, Widened(p, balls))])
+    return Mixture(logits, [p, uniform(region, low, high, float(p.alpha))])
+
+
+def uniform(region: Any, low: Tensor, high: Tensor, alpha: float) -> KernelDeformedExp:
+    """Return the uniform density on a region of the box between corners (D,), with an alpha."""
+    center = as_events(torch.lerp(low, high, 0.5).unsqueeze(0))
+    whole = KernelDeformedExp(
+        low.new_zeros(1), center, Gaussian(high - low), uniform_box(low, high), alpha
+    )
+    return whole.restrict(region)
 
 
 @dataclass(frozen=True)
-class Widened:
-    """Whether places are in the support of a density, or in a region around it."""
+class Neighborhood:
+    """Whether locations are within radii of some places, or where a density is positive."""
 
-    p: SparseDistribution
-    region: Callable[[Tensor], Tensor]
+    balls: tuple[tuple[Places, float], ...]
+    p: SparseDistribution | None = None
 
     def __call__(self, t: Tensor) -> Tensor:
-        """Return whether locations (*S, D) are in either (*S)."""
-        return (self.p.log_prob(t.detach()) > -torch.inf) | self.region(t)
+        """Return whether locations (*S, D) are near (*S)."""
+        x = t.detach().reshape(-1, t.shape[-1])
+        return torch.cat([self._check(rows) for (rows,) in chunks(x)]).reshape(t.shape[:-1])
+
+    def _check(self, x: Tensor) -> Tensor:
+        inside = torch.zeros(len(x), dtype=torch.bool)
+        if self.p is not None:
+            inside = self.p.log_prob(x) > -torch.inf
+        x = x.nan_to_num()
+        for places, radius in self.balls:
+            inside |= torch.from_numpy(places.distance(x) <= radius)
+        return inside
 
 
-@dataclass(frozen=True)
-class _Balls:
-    """Whether places are in balls of radii (B,), relative to a box."""
-
-    box: Sequence[Uniform]
-    tree: cKDTree
-    radii: Floats
-
-    def __call__(self, t: Tensor) -> Tensor:
-        places = _relative(t.detach().reshape(-1, len(self.box)), self.box)
-        count = min(_BALLS, len(self.radii))
-        farthest = self.radii.max() * (1 + _TOUCH)
-        distance, index = self.tree.query(places, range(1, count + 1), 0, 2, farthest)
-        radii = np.append(self.radii, -np.inf)[index]
-        return torch.from_numpy((distance <= radii).any(1)).reshape(t.shape[:-1])
-
-
-def uniform_on(p: KernelDeformedExp, intervals: Tensor, whole: Uniform) -> KernelDeformedExp:
-    """Return the uniform density on intervals (J, 2) as a member of the family of p."""
-    base, zero = UniformOn(intervals, whole), p.weights.new_zeros(1)
-    points = base.mean.reshape(1)
-    return KernelDeformedExp(
-        zero, points, torch.inner, base, float(p.alpha), tolerance=p.mesh.tolerance
-    )
-
-
-def uniform_within(
-    p: KernelDeformedExp, box: Any, region: Callable[[Tensor], Tensor]
-) -> KernelDeformedExp:
-    """Return the uniform density on a region of a box, on a mesh for the kernels of p."""
-    alpha, zero = float(p.alpha), p.weights.new_zeros(1)
-    mesh = find_mesh(p.weights, p.features, box, alpha, p.mesh.tolerance)
-    return KernelDeformedExp(
-        zero,
-        p.inducing_points[:1],
-        p.kernel,
-        UniformWithin(box, region),
-        alpha,
-        mesh=_within(mesh, box, region),
-    )
-
-
-def _within(
-    mesh: KernelMesh, box: Sequence[Uniform], region: Callable[[Tensor], Tensor]
-) -> KernelMesh:
-    """Return a mesh whose measure is zero off a region of its box."""
-    base = BaseMeasure(UniformWithin(box, region), len(box), mesh.nodes.dtype)
-    at_nodes = torch.cat([region(t) for (t,) in chunks(mesh.nodes)]).reshape(mesh.measure.shape)
-    return replace(mesh, base=base, measure=mesh.measure * at_nodes)
-
-
-@dataclass(frozen=True)
-class _Near:
-    """Whether places are near the observations of their part of a support.
+def _near(p: KernelDeformedExp, x: Tensor, box: Sequence[Uniform]) -> Neighborhood:
+    """Return what is near the observations (K, D) in each part of a support.
 
     A place is near within r of an observation: r is the largest distance of the n observations in
-    its part from their nearest neighbours. A new observation is exchangeable with these, and
+    its part from their nearest neighbors. A new observation is exchangeable with these, and
     farther away with a probability of at most 1/(n + 1).
 
     References:
         Devroye and Wise (1980), Detection of Abnormal Behavior via Nonparametric Estimation of the
         Support. SIAM J. Applied Mathematics 38.
     """
-
-    box: Sequence[Uniform]
-    tree: cKDTree  # The observations in the support, relative to the box
-    reach: Floats  # The greatest distance, by cell of the box, for the nearest part of the support
-
-    @classmethod
-    def of(cls, p: KernelDeformedExp, box: Sequence[Uniform], x: Tensor) -> "_Near":
-        """Divide a support into parts, and measure the distances of observations (K, D) there."""
-        seen, shape = _relative(x[p.log_prob(x) > -torch.inf], box), _shape(len(box))
-        share = (torch.arange(shape[0], dtype=x.dtype) + 0.5) / shape[0]
-        centres = torch.cartesian_prod(*[torch.lerp(side.low, side.high, share) for side in box])
-        positive = (p.log_prob(centres) > -torch.inf).numpy().reshape(shape)
-        positive[_cells(seen)] = True
-        parts, count = label(positive)
-        tree, farthest = cKDTree(seen), np.full(count + 1, -np.inf)
-        # The distance of a single observation is infinite.
-        np.maximum.at(farthest, parts[_cells(seen)], tree.query(seen, 2)[0][:, 1])
-        nearest = distance_transform_edt(parts == 0, return_distances=False, return_indices=True)
-        return cls(box, tree, farthest[parts[tuple(nearest)]])
-
-    def __call__(self, t: Tensor) -> Tensor:
-        """Return whether locations (*S, D) are near (*S)."""
-        places = _relative(t.detach().reshape(-1, len(self.box)), self.box)
-        near = self.tree.query(places)[0] <= self.reach[_cells(places)]
-        return torch.from_numpy(near).reshape(t.shape[:-1])
+    x, shape = x[p.log_prob(x) > -torch.inf], _shape(len(box))
+    cells = _cells(_relative(x, box))
+    share = (torch.arange(shape[0], dtype=x.dtype) + 0.5) / shape[0]
+    centers = torch.cartesian_prod(*[torch.lerp(side.low, side.high, share) for side in box])
+    positive = (p.log_prob(centers) > -torch.inf).numpy().reshape(shape)
+    positive[cells] = True
+    part = label(positive)[0][cells]
+    scale = torch.stack([side.high - side.low for side in box]).numpy()
+    places = x.numpy() / scale
+    distance = cKDTree(places).query(places, 2)[0][:, 1]  # Infinite of a single observation
+    return Neighborhood(
+        tuple(
+            (Places(scale, cKDTree(places[part == k])), distance[part == k].max())
+            for k in np.unique(part)
+        )
+    )
 
 
 def _relative(x: Tensor, box: Sequence[Uniform]) -> Floats:
@@ -286,21 +250,3 @@ def _cells(relative: Floats) -> tuple[NDArray[np.int_], ...]:
     """Return the indices of the cells that contain locations (n, D) relative to the box."""
     counts = np.array(_shape(relative.shape[1]))
     return tuple(np.minimum(relative * counts, counts - 1).astype(int).T)
-
-
-def restricted(p: KernelDeformedExp, intervals: Tensor) -> KernelDeformedExp:
-    """Cut a density under a uniform base to intervals (J, 2) inside the support of the base."""
-    whole: Any = p.mesh.base.factors[0]
-    base = UniformOn(intervals, whole)
-    share = base.lengths.sum() / (whole.high - whole.low)
-    return _rebased(p, base, share / p.cdf(intervals).diff().sum())
-
-
-def _rebased(
-    p: KernelDeformedExp, base: Base, factor: Tensor, mesh: KernelMesh | None = None
-) -> KernelDeformedExp:
-    """Return the density that is a multiple of another one relative to its own base."""
-    # p^(alpha - 1) is linear in the score, relative to the base.
-    eps, options = float(p.alpha) - 1, {"tolerance": p.mesh.tolerance, "mesh": mesh}
-    score = p._with_weights(factor**eps * p.weights)
-    return KernelDeformedExp.from_score(score, base, 1 + eps, **options)

@@ -197,8 +197,10 @@ class BetaGaussianDensity(DensityEstimator):
             )
         return alpha, _matrix(fit.x, moments.mean.numel())
 
-    def _distance_of_vectors(self, x: Tensor) -> Floats:
+    def _distance(self, x: Tensor) -> Floats:
         p = self.density_
+        if not p.event_shape:
+            return super()._distance(x)
         u = torch.linalg.solve_triangular(p.scale_tril, (x - p.loc).T, upper=False)
         return (u.norm(dim=0) - 1).clamp_min(0).numpy()
 

@@ -2,28 +2,25 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn.utils import check_random_state
 from torch import Tensor
-from torch.distributions import Uniform
 
 from .._numerics.validation import as_number
 from ..distributions import Mixture, SparseDistribution
-from ..distributions._kernel.base_measure import uniform_box
-from ..supports import IntervalUnion
-from ._data import Floats, Places
-from ._truncation import Widened, uniform_on, uniform_within
+from ..supports import IntervalUnion, Region
+from ._data import Places, distance_from, intervals_of, log_density
+from ._truncation import Neighborhood, uniform
 
 __all__ = ["conformal_mass", "folds_of", "widened"]
 
 # The number of folds, and the least number of observations.
 _FOLDS, _LEAST = 5, 25
-# Rounding of products with 1 - coverage, and of ends, relative to the farthest distance.
-_ROUNDING, _END = 1e-9, 1e-12
+# Rounding of products with 1 - coverage.
+_ROUNDING = 1e-9
 
 
 def conformal_mass(p: SparseDistribution, y: Tensor, coverage: float) -> Tensor:
@@ -90,15 +87,16 @@ def folds_of(x: Tensor, coverage: Any, random_state: Any) -> Tensor:
 
 
 def widened(
-    outer: Any, inners: Sequence[Any], held: Sequence[Tensor], coverage: float, limits: Tensor
+    p: Any, inners: Sequence[Any], held: Sequence[Tensor], coverage: float, limits: Tensor
 ) -> Mixture:
     r"""Widen the support of an estimate until it contains a new observation with a probability.
 
-    The estimator `outer` is fitted to all n observations, each of the `inners` to all but one fold
-    `held` (m, D). A place is as far off as an observation i of a fold if it is as far from the
-    support of the fit without that fold. The new support has the places that are as far off as
-    $\lfloor (n + 1)(1 - coverage) \rfloor$ observations or fewer, within known `limits` (D, 2), and
-    the support of `outer`.
+    The density p is fitted to all n observations, each of the `inners` to all but one fold `held`
+    (m, D). The radius is the $\lfloor (n + 1)(1 - coverage) \rfloor$-th largest distance of an
+    observation from the support of the fit without its fold. The new support has the places within
+    it from the support of any of these fits, inside known `limits` (D, 2), and the support of p.
+    It contains the cross-conformal set, whose places are as far off as so many observations or
+    fewer.
 
     It stays a density as a mixture of the estimate and the uniform density on the new support, with
     the share of the observations that the fits without them miss.
@@ -108,87 +106,31 @@ def widened(
         Barber, Candes, Ramdas and Tibshirani (2021), Predictive inference with the jackknife+.
         Annals of Statistics 49.
     """
-    count = sum(map(len, held))
-    rank = math.floor((count + 1) * (1 - coverage) + _ROUNDING)
+    count, pairs = sum(map(len, held)), list(zip(inners, held, strict=True))
+    rank = min(math.floor((count + 1) * (1 - coverage) + _ROUNDING), count)
+    off = np.concatenate([distance_from(inner, x) for inner, x in pairs])
+    radius = float(np.sort(off)[-rank])
+    missed = sum(int(log_density(inner, x).isneginf().sum()) for inner, x in pairs)
+    parts = getattr(p, "components", [p])
+    extra = 0.0 if len(parts) == 1 else float(p.probs[-1])
+    share = max((missed + 1) / (count + 2), extra)
+    region: Any
     if len(limits) > 1:
-        places = [fit._places() for fit in inners]
-        off = [np.sort(p.distance(x)) for p, x in zip(places, held, strict=True)]
+        supports = [Places.in_support(inner) for inner in inners]
+        region = Region(Neighborhood(tuple((places, radius) for places in supports), p), 1)
+        boxes = [places.box(radius) for places in (*supports, Places.in_support(p))]
+        lows, highs = (torch.from_numpy(np.array(ends)) for ends in zip(*boxes, strict=True))
+        low = lows.amin(0).maximum(limits[:, 0])
+        high = highs.amax(0).minimum(limits[:, 1])
     else:
-        off = [np.sort(fit._distance(x)) for fit, x in zip(inners, held, strict=True)]
-    farthest = float(np.sort(np.concatenate(off))[-min(rank, count)])
-    pairs = zip(inners, held, strict=True)
-    missed = sum(int((fit.predict(x.numpy()) < 0).sum()) for fit, x in pairs)
-    parts = getattr(outer.density_, "components", [outer.density_])
-    own = 0.0 if len(parts) == 1 else float(outer.density_.probs[-1])
-    share = max((missed + 1) / (count + 2), own)
-    logits = torch.tensor([1 - share, share], dtype=limits.dtype).log()
-    if len(limits) > 1:
-        flat = _on_region(outer, places, off, rank, farthest, limits)
-    else:
-        intervals = _intervals([fit.support_ for fit in inners], off, rank)
-        ends = torch.cat([intervals, torch.from_numpy(outer.support_)]).clamp(*limits[0].tolist())
+        ends = torch.cat([intervals_of(inner) for inner in inners])
+        ends = ends + radius * limits.new_tensor([-1.0, 1.0])
+        ends = torch.cat([ends, intervals_of(p)]).clamp(*limits[0].tolist())
         # Where a base has tails, the estimate is positive there itself.
         seen = torch.cat([*held])
-        first, last = float(seen.amin()) - farthest, float(seen.amax()) + farthest
+        first, last = float(seen.amin()) - radius, float(seen.amax()) + radius
         ends = ends.nan_to_num(neginf=first, posinf=last)
-        union = IntervalUnion.merged(ends[ends[:, 0] < ends[:, 1]]).intervals
-        union = union[~union[:, 0].isnan()]
-        flat = uniform_on(parts[0], union, Uniform(union[0, 0], union[-1, 1]))
-    return Mixture(logits, [parts[0], flat])
-
-
-def _intervals(supports: Sequence[Floats], off: Sequence[Floats], rank: int) -> Tensor:
-    """Return the intervals (J, 2) of places that are as far off as `rank` observations at most."""
-    places, steps = [], []
-    for support, distances in zip(supports, off, strict=True):
-        for radius, times in zip(*np.unique(distances, return_counts=True), strict=True):
-            # An end may be an observation, which rounding must not leave outside.
-            finite = support[np.isfinite(support)]
-            slack = _END * (np.abs(finite).max(initial=0.0) + radius) if radius else 0.0
-            wide = torch.from_numpy(support + (radius + slack) * np.array([-1.0, 1.0]))
-            union = IntervalUnion.merged(wide).intervals
-            ends = union[~union[:, 0].isnan()].numpy()
-            places.append(ends.T.flatten())
-            steps.append(np.repeat([times, -times], len(ends)))
-    place, step = np.concatenate(places), np.concatenate(steps)
-    order = np.lexsort((-step, place))  # intervals are closed
-    place, inside = place[order], step[order].cumsum() >= rank
-    before = np.concatenate([[False], inside[:-1]])
-    found = np.stack([place[inside & ~before], place[before & ~inside]], -1)
-    return torch.from_numpy(found)
-
-
-def _on_region(
-    outer: Any,
-    places: Sequence[Places],
-    off: Sequence[Floats],
-    rank: int,
-    farthest: float,
-    limits: Tensor,
-) -> Any:
-    """Return the uniform density on places in space."""
-    region = Widened(outer.density_, _NotFar(tuple(places), tuple(off), rank))
-    ends = [outer._whole.inducing_points.reshape(-1, len(limits)).numpy()]
-    for scale, tree in (outer._places(), *places):
-        ends += [(tree.data - farthest) * scale, (tree.data + farthest) * scale]
-    low = torch.from_numpy(np.min([end.min(0) for end in ends], 0)).maximum(limits[:, 0])
-    high = torch.from_numpy(np.max([end.max(0) for end in ends], 0)).minimum(limits[:, 1])
-    return uniform_within(outer._whole, uniform_box(low, high), region)
-
-
-@dataclass(frozen=True)
-class _NotFar:
-    """Whether places are as far off as `rank` observations at most."""
-
-    places: tuple[Places, ...]
-    off: tuple[Floats, ...]  # Of the observations, ascending
-    rank: int
-
-    def __call__(self, t: Tensor) -> Tensor:
-        x = t.detach().reshape(-1, t.shape[-1])
-        x = torch.where(torch.isfinite(x), x, torch.finfo(x.dtype).max ** 0.5)
-        as_far = [
-            len(distances) - np.searchsorted(distances, places.distance(x))
-            for places, distances in zip(self.places, self.off, strict=True)
-        ]
-        return torch.from_numpy(np.sum(as_far, 0) >= self.rank).reshape(t.shape[:-1])
+        region = IntervalUnion.merged(ends[ends[:, 0] < ends[:, 1]])
+        low, high = (end.reshape(1) for end in (region.lower_bound, region.upper_bound))
+    logits = limits.new_tensor([1 - share, share]).log()
+    return Mixture(logits, [parts[0], uniform(region, low, high, float(parts[0].alpha))])

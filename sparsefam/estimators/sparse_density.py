@@ -16,20 +16,16 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 from tqdm import tqdm
 
-from .._feature_maps import Gaussian, Kernel, KernelFeatures, require_kernel
+from .._feature_maps import Gaussian, Kernel, require_kernel
 from .._numerics.threads import one_thread
 from .._numerics.validation import require_integer
 from ..distributions import KernelDeformedExp, KernelExp, SparseDistribution, Truncated
-from ..distributions._kernel.base_measure import Base, BaseMeasure, uniform_box
-from ..distributions._kernel.solution import attainable, find_mesh
 from ..losses import conjugate
 from ._data import (
     MARGIN,
     Columns,
     DensityEstimator,
     Floats,
-    Places,
-    all_gather,
     as_events,
     as_tensor,
     bandwidth_of,
@@ -38,9 +34,11 @@ from ._data import (
     check_positive,
     chunks,
     inducing_points,
+    log_density,
     rounding_of,
     sample_weights,
-    with_errors_of_all_ranks,
+    support_of,
+    uniform_box,
 )
 from ._model_selection import BIAS_FACTOR, best_of, best_penalty, held_out_loss
 from ._newton import Cells, Fit, Objective
@@ -113,12 +111,12 @@ class SparseDensity(DensityEstimator):
             bound, as in (0, None). The default base ends there, and is not cut there. Not with
             `base`.
         coverage: The probability with which a new observation falls into the support, on average
-            over data. The support is widened by a cross-conformal set, which five fits without a
-            fifth of the observations calibrate; for every distribution it has at least the
-            probability $2\,coverage - 1 - \sqrt{2/n}$, and in practice about `coverage` or more.
+            over data. The support is widened by a distance that five fits without a fifth of the
+            observations calibrate; for every distribution it has at least the probability
+            $2\,coverage - 1 - \sqrt{2/n}$, and in practice about `coverage` or more.
             Supports grow with `coverage`, and contain that of coverage=None.
             At least $coverage / (1 - coverage)$ observations are needed. Not with alpha=1, unequal
-            weights, `partial_fit` or `group`.
+            weights or `partial_fit`.
         tol: The fit ends when a step promises a smaller decrease of the loss, relative to it where
             it is above 1.
         max_iter: Greatest number of Newton steps for each penalty that is tried.
@@ -126,8 +124,6 @@ class SparseDensity(DensityEstimator):
             terminals only.
         random_state: Seed for the choice of inducing points in two and three dimensions, and of the
             folds that calibrate the support.
-        group: `torch.distributed` group or mesh of processes over which the data are spread. Every
-            rank fits with its own data, at least one observation, and gets the density of all data.
 
     Attributes:
         density_: The density, a `KernelDeformedExp` or `KernelExp`; with `coverage`, or where a fit
@@ -136,7 +132,7 @@ class SparseDensity(DensityEstimator):
             grid, with `x`, `y`, `mask` and `outline`.
         support_mass_: The mass of each interval (J,).
         offset_: The mean log density of the observations on the support, for `decision_function`;
-            after `partial_fit`, of the last ones, and with a `group`, of this rank's.
+            after `partial_fit`, of the last ones.
         alpha_: The alpha that was given or chosen.
         penalty_: The penalty that was given or chosen.
         bandwidth_: The bandwidth (D,) that was given or chosen; None if `kernel` is given.
@@ -172,7 +168,6 @@ class SparseDensity(DensityEstimator):
         max_iter: int = 100,
         verbose: bool | None = None,
         random_state: Any = None,
-        group: Any = None,
     ) -> None:
         self.alpha = alpha
         self.kernel = kernel
@@ -186,7 +181,6 @@ class SparseDensity(DensityEstimator):
         self.max_iter = max_iter
         self.verbose = verbose
         self.random_state = random_state
-        self.group = group
 
     @one_thread()
     def fit(
@@ -213,29 +207,26 @@ class SparseDensity(DensityEstimator):
         if self.bounds is not None and self.base is not None:
             raise ValueError(f"bounds must be None if base is given, got {self.bounds!r}")
         alphas: Sequence[float] = _ALPHAS if self.alpha is None else (check_alpha(self.alpha),)
-        with with_errors_of_all_ranks(self.group):
-            x, weight = self._checked(X, sample_weight, 2 if self.group is None else 1, self.base)
-            limits = bounds_of(self.bounds, x)
-        dim, group = x.shape[1], self.group
+        x, weight = self._checked(X, sample_weight, 2, self.base)
+        limits, dim = bounds_of(self.bounds, x), x.shape[1]
         if self.coverage is not None:
             fold = folds_of(x, self.coverage, self.random_state)
-            if self.group is not None or self.alpha == 1 or (weight != weight[0]).any():
-                rule = "None with a group, with alpha=1 and with unequal weights"
+            if self.alpha == 1 or (weight != weight[0]).any():
+                rule = "None with alpha=1 and with unequal weights"
                 raise ValueError(f"coverage must be {rule}, got {self.coverage!r}")
             alphas = [alpha for alpha in alphas if alpha > 1]
-        columns = Columns.of(x, weight, group)
-        unit, whole = all_gather(rounding_of(x).unsqueeze(0), group).amax(0)
+        columns = Columns.of(x, weight)
+        unit, whole = rounding_of(x)
         self._bases = {
             alpha: _default_base(alpha, columns, limits, unit) if self.base is None else self.base
             for alpha in alphas
         }
         if self.base is not None:
-            measure = BaseMeasure(self.base, dim, x.dtype)
-            limits = x.new_tensor([measure.bounds(d) for d in range(dim)])
+            limits = support_of(self.base, x)
         self._warn_of_whole_numbers(whole, unit, limits, columns)
         cells = Cells(unit, limits)
         given: Any = self.inducing_points
-        points = inducing_points(given, x, columns, limits[0], self.random_state, group)
+        points = inducing_points(given, x, columns, limits[0], self.random_state)
         evenly_spaced = dim == 1 and np.ndim(given) == 0
         least = _NARROWEST * float(points[:2].diff(dim=0).sum()) if evenly_spaced else 0.0
         widths = [share * columns.deviation for share in _BANDWIDTHS]
@@ -248,9 +239,8 @@ class SparseDensity(DensityEstimator):
         def objective(alpha: float, kernel: Kernel) -> Objective:
             some = torch.zeros(len(points), dtype=points.dtype)
             some[0] = _SCORE
-            features = KernelFeatures(as_events(points), kernel)
-            mesh = find_mesh(some, features, self._bases[alpha], alpha, _tolerance(points))
-            return Objective.of(alpha, kernel, points, mesh, cells).with_data(x, weight, group)
+            mesh = kernel_density(kernel, points, some, self._bases[alpha], alpha).mesh
+            return Objective.of(alpha, kernel, points, mesh, cells).with_data(x, weight)
 
         fit = self._best_fit(alphas, kernels, objective, x, weight)
         self._extremes = x.new_empty(0, dim), weight.new_empty(0)
@@ -259,8 +249,8 @@ class SparseDensity(DensityEstimator):
             # Nothing may depend on those held out, so alpha is not that of all data.
             inner = clone(self).set_params(coverage=None, alpha=self.alpha or max(_ALPHAS))
             held = [x[fold == k] for k in fold.unique()]
-            inners = [clone(inner).fit(x[fold != k].numpy()) for k in fold.unique()]
-            self._set(widened(self, inners, held, self.coverage, limits), x)
+            inners = [clone(inner).fit(x[fold != k].numpy()).density_ for k in fold.unique()]
+            self._set(widened(self.density_, inners, held, self.coverage, limits), x)
         return self
 
     @one_thread()
@@ -285,9 +275,8 @@ class SparseDensity(DensityEstimator):
             raise ValueError(f"coverage must be None for partial_fit, got {self.coverage!r}")
         if not hasattr(self, "density_"):
             return self.fit(X, y, sample_weight)
-        with with_errors_of_all_ranks(self.group):
-            x, weight = self._checked(X, sample_weight, 1, self.base_, reset=False)
-        objective = self._objective.with_data(x, weight, self.group)
+        x, weight = self._checked(X, sample_weight, 1, self.base_, reset=False)
+        objective = self._objective.with_data(x, weight)
         fit = self._best_fit([self.alpha_], [objective.kernel], lambda *_: objective, x, weight)
         self._keep(fit, x, weight)
         return self
@@ -297,7 +286,7 @@ class SparseDensity(DensityEstimator):
         X: ArrayLike,
         sample_weight: ArrayLike | None,
         least: int,
-        base: Base,
+        base: Any,
         reset: bool = True,
     ) -> tuple[Tensor, Tensor]:
         """Return observations (n, D) of positive weight in a base's support, and weights (n,)."""
@@ -314,7 +303,7 @@ class SparseDensity(DensityEstimator):
                 "or fit one ellipsoid to all of them by BetaGaussianDensity"
             )
         if base is not None:
-            BaseMeasure(base, x.shape[1], x.dtype).require_inside("X", x)
+            support_of(base, x)
         return x, weight
 
     def _warn_of_whole_numbers(
@@ -367,8 +356,7 @@ class SparseDensity(DensityEstimator):
             fits = [best_of(kernels, partial(attempt, alpha), BIAS_FACTOR) for alpha in alphas]
         best = fits[0]
         if len(fits) > 1:
-            data = x, weight, self.group
-            losses = [held_out_loss(fit, self._density(fit), *data) for fit in fits]
+            losses = [held_out_loss(fit, self._density(fit), x, weight) for fit in fits]
             best = fits[int(np.argmin(losses))]
         return best.objective.minimum(best.minimum.x, best.penalty, tol, self.max_iter)
 
@@ -399,15 +387,16 @@ class SparseDensity(DensityEstimator):
         self._objective, self._whole = objective, density
         if self.base is None and isinstance(density, KernelDeformedExp):
             ends = extreme_observations(x, weight, self.base_)
-            more = [all_gather(part, self.group) for part in ends]
-            values, weights = (torch.cat(pair) for pair in zip(self._extremes, more, strict=True))
+            values, weights = (torch.cat(pair) for pair in zip(self._extremes, ends, strict=True))
             self._extremes = values, weights = extreme_observations(values, weights, self.base_)
             share, count = weights / objective.weight, objective.observations
-            density = truncated(density, values, share, count, objective.cells)
-            self._set(extended(density, values, share), x)
+            density = truncated(density, values, share, count, objective.cells, self.base_)
+            self._set(extended(density, values, share, self.base_), x)
             return
         self._set(density, x)
-        off = [part[self._log_density(rows).isneginf()].sum() for rows, part in chunks(x, weight)]
+        off = [
+            part[log_density(density, rows).isneginf()].sum() for rows, part in chunks(x, weight)
+        ]
         missed = float(sum(off) / weight.sum())
         if missed > _MOST_MISSED:
             warnings.warn(
@@ -425,15 +414,6 @@ class SparseDensity(DensityEstimator):
         if not density.event_shape:
             masses = density.cdf(torch.from_numpy(self.support_)).diff().squeeze(-1)
             self.support_mass_: Floats = masses.numpy()
-
-    def _places(self) -> Places:
-        return Places.in_support(self.density_)
-
-    def _plane_box(self) -> tuple[Floats, Floats]:
-        return self._places().box()
-
-    def _distance_of_vectors(self, x: Tensor) -> Floats:
-        return self._places().distance(x)
 
     @one_thread()
     def score(self, X: ArrayLike, y: object = None) -> float:
@@ -503,16 +483,11 @@ def _warn_of_tails(x: Tensor, span: float, least: float) -> None:
         )
 
 
-def _tolerance(points: Tensor) -> float:
-    """Return the accuracy of a mesh for inducing points (I, D)."""
-    return attainable(_TOLERANCE[points.shape[-1]], points)
-
-
 def kernel_density(
-    kernel: Kernel, points: Tensor, weights: Tensor, base: Base, alpha: float
+    kernel: Kernel, points: Tensor, weights: Tensor, base: Any, alpha: float
 ) -> KernelExp | KernelDeformedExp:
     """Return the density of a score with weights (I,) at inducing points (I, D)."""
-    located, tolerance = as_events(points), _tolerance(points)
+    located, tolerance = as_events(points), _TOLERANCE[points.shape[-1]]
     if alpha == 1:
         return KernelExp(weights, located, kernel, base, tolerance=tolerance)
     return KernelDeformedExp(weights, located, kernel, base, alpha, tolerance=tolerance)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Size, Tensor
@@ -12,7 +12,7 @@ from ..._numerics.validation import in_float64, map_tensors, require
 from ...supports import IntervalUnion
 from ..base import SparseDistribution, select_batch
 
-__all__ = ["Base", "BaseMeasure", "UniformOn", "UniformWithin", "uniform_box"]
+__all__ = ["Base", "BaseMeasure", "RestrictedBase", "uniform_box"]
 
 # Log mass cut at either end of an unbounded base; doublings of the scale until there.
 _LOG_TAIL = {torch.float32: math.log(1e-9), torch.float64: math.log(1e-17)}
@@ -32,54 +32,11 @@ def uniform_box(low: Tensor, high: Tensor) -> list[Distribution]:
     return [Uniform(*ends, validate_args=False) for ends in zip(low, high, strict=True)]
 
 
-class UniformOn(Distribution):
-    """Uniform density on disjoint intervals within a longer one, the domain of inducing points.
+class RestrictedBase(NamedTuple):
+    """A base density on a region, up to a constant factor."""
 
-    Args:
-        intervals: Disjoint intervals (K, 2).
-        whole: The uniform density that is restricted to them.
-    """
-
-    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
-
-    def __init__(self, intervals: Tensor, whole: Uniform) -> None:
-        self.intervals, self.whole = intervals, whole
-        super().__init__(validate_args=False)
-
-    @constraints.dependent_property(is_discrete=False, event_dim=0)
-    def support(self) -> Any:
-        """The intervals."""
-        return IntervalUnion(self.intervals)
-
-    @property
-    def lengths(self) -> Tensor:
-        """Lengths of the intervals (K,)."""
-        return self.intervals.diff(dim=-1).squeeze(-1)
-
-    @property
-    def mean(self) -> Tensor:
-        """Mean."""
-        return self.lengths / self.lengths.sum() @ self.intervals.mean(-1)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Log density: constant on the intervals, -inf off them."""
-        inside = IntervalUnion(self.intervals).check(value)
-        return torch.where(inside, -self.lengths.sum().log(), -math.inf)
-
-
-class UniformWithin(Distribution):
-    """Uniform density on a region of a box, up to a constant factor.
-
-    Args:
-        box: Uniform densities of the axes.
-        region: A function of locations (*S, D) that returns whether they are in the region (*S).
-    """
-
-    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
-
-    def __init__(self, box: Sequence[Uniform], region: Callable[[Tensor], Tensor]) -> None:
-        self.box, self.region = box, region
-        super().__init__(event_shape=Size([len(box)]), validate_args=False)
+    base: Any
+    region: constraints.Constraint
 
 
 class BaseMeasure:
@@ -87,7 +44,7 @@ class BaseMeasure:
 
     Args:
         base: None (uniform on the unit box), a univariate distribution, an `Independent` of one, or
-            a sequence of univariate ones.
+            a sequence of univariate ones; or one of these restricted to a region.
         dim: The number of factors.
         dtype: The dtype of the kernel family, which decides how much of the tails is cut.
 
@@ -97,7 +54,10 @@ class BaseMeasure:
 
     def __init__(self, base: Base, dim: int, dtype: torch.dtype) -> None:
         self.dim, self.dtype, self._source = dim, dtype, base
-        self._region = base.region if isinstance(base, UniformWithin) else None
+        self._regions = []
+        while isinstance(base, RestrictedBase):
+            self._regions.append(base.region)
+            base = base.base
         self._tail = _LOG_TAIL.get(dtype, _LOG_TAIL[torch.float32])
         self.factors = [
             map_tensors(factor, _constant, _validate_args=False) for factor in _factors(base, dim)
@@ -111,17 +71,18 @@ class BaseMeasure:
     def log_density(self, t: Tensor) -> Tensor:
         """Return the log density at t (..., D), -inf off the support."""
         log = torch.stack([self.log_factor(d, t[..., d]) for d in range(self.dim)]).sum(0)
-        return log if self._region is None else torch.where(self._region(t), log, -math.inf)
+        for region in self._regions:
+            inside = region.check(t if region.event_dim else t.squeeze(-1))
+            log = torch.where(inside, log, -math.inf)
+        return log
 
     def require_inside(self, name: str, points: Tensor) -> None:
-        """Raise unless points (..., D) are finite and in the closed support or a gap in it."""
+        """Raise unless points (..., D) are finite and in the closed support of the factors."""
         require(torch.isfinite(points), name, "finite", points)
-        whole = [f.whole if isinstance(f, UniformOn) else f for f in self.factors]
-        closed = BaseMeasure(whole, self.dim, self.dtype)
         for d, t in enumerate(points.unbind(-1)):
             # A density may vanish at the ends.
-            at_end = torch.isin(t, t.new_tensor(closed.bounds(d)))
-            inside = at_end | torch.isfinite(closed.log_factor(d, t))
+            at_end = torch.isin(t, t.new_tensor(self.bounds(d)))
+            inside = at_end | torch.isfinite(self.log_factor(d, t))
             require(inside, name, "inside the support of the base", points)
 
     def log_factor(self, axis: int, t: Tensor) -> Tensor:
@@ -190,12 +151,11 @@ class BaseMeasure:
         steps = self._scale(axis) * _RATIO ** torch.arange(1, _SCALES, dtype=torch.float64)
         return torch.cat([self.centre(axis) - steps, self.centre(axis) + steps])
 
-    def breaks(self, axis: int) -> Tensor:
-        """Return the jumps of a factor."""
-        factor = self.factors[axis]
-        if isinstance(factor, UniformOn):
-            return factor.intervals.flatten()
-        return self.centre(axis).new_empty(0)
+    def jumps(self) -> Tensor:
+        """Return the ends of the intervals of numbers to which the base is restricted."""
+        unions = [region for region in self._regions if isinstance(region, IntervalUnion)]
+        ends = [union.intervals.flatten().double() for union in unions]
+        return torch.cat([self.centre(0).new_empty(0), *ends])
 
     def centre(self, axis: int) -> Tensor:
         """Return a location inside a factor's support, its mean if that exists."""
@@ -203,8 +163,6 @@ class BaseMeasure:
 
     def _scale(self, axis: int) -> Tensor:
         factor = self.factors[axis]
-        if isinstance(factor, UniformOn):
-            factor = factor.whole
         try:
             deviation = factor.stddev
         except NotImplementedError:
@@ -230,8 +188,6 @@ def _factors(base: Base, dim: int) -> list[Distribution]:
     if base is None:
         base = Uniform(0.0, 1.0, validate_args=False)
         return [base] * dim
-    if isinstance(base, UniformWithin):
-        return list(base.box)
     if isinstance(base, Independent) and base.reinterpreted_batch_ndims == 1:
         return _split(base.base_dist, dim)
     factors: list[Any] = list(base) if isinstance(base, Sequence) else [base]

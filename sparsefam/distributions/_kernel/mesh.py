@@ -174,6 +174,16 @@ class KernelMesh:
             return self
         return replace(KernelMesh.of_axes(axes, self.base, self.tolerance), is_wide=self.is_wide)
 
+    def restricted(self, base: BaseMeasure) -> "KernelMesh":
+        """Return the mesh with its base restricted to a region."""
+        ends = base.jumps()
+        if not len(ends):
+            found, matrix = KernelMesh.of_axes(list(self.axes), base, self.tolerance), self.matrix
+        else:
+            axis = self.axes[0].cut(ends)
+            found, matrix = KernelMesh.of_axes([axis], base, self.tolerance), None
+        return replace(found, is_wide=self.is_wide, matrix=matrix)
+
     def with_order(self, order: int) -> "KernelMesh":
         """Return the mesh, halved until each axis has as many nodes; itself if it has."""
         axes = []
@@ -281,7 +291,7 @@ def _find_axis(
         return growth(line)
 
     ends = base.negligible_beyond(axis, along_line)
-    breaks = torch.cat([x.breaks(axis).to(points) for x in (features, base)])
+    breaks = torch.cat([x.to(points) for x in (features.breaks(axis), base.jumps())])
     found = find_mesh(
         partial(features.along, axis),
         lambda t: base.log_factor(axis, t).exp(),

@@ -24,7 +24,7 @@ from ...bases import Basis
 from .base_measure import Base, BaseMeasure, uniform_box
 from .mesh import KernelMesh, require_inside
 
-__all__ = ["Solution", "attainable", "find_mesh", "solve"]
+__all__ = ["Solution", "find_mesh", "solve"]
 
 # Errors of scores on the mesh, by dimension, in float32 and float64.
 _TOLERANCE = {1: (1e-5, 1e-11), 2: (1e-5, 1e-7), 3: (1e-3, 1e-4)}
@@ -229,9 +229,9 @@ def find_mesh(
     rough, fine = _TOLERANCE.get(features.dim, _TOLERANCE[3])
     if is_default := tolerance is None:
         tolerance = fine if weights.dtype == torch.float64 else rough
-        tolerance = attainable(tolerance, features.points.flatten(0, -2))
     if not 0 < as_number(tolerance) < math.inf:
         raise ValueError(f"tolerance must be a positive, finite number, got {tolerance!r}")
+    tolerance = _attainable(float(tolerance), features.points.flatten(0, -2))
     measure = BaseMeasure(base, features.dim, weights.dtype)
     require_inside(measure, features)
     sizes = _MARGIN * weights.detach().double().abs().unsqueeze(-2)
@@ -246,7 +246,7 @@ def find_mesh(
         return torch.log1p(eps * size) / eps if eps > 0 else size
 
     find = partial(KernelMesh.find, features, measure, growth=growth)
-    mesh = find(tolerance=float(tolerance))
+    mesh = find(tolerance=tolerance)
     is_line = features.dim == 1
     if not is_line:
         return mesh
@@ -258,7 +258,7 @@ def find_mesh(
         return mesh.for_scores(partial(_exact_scores, weights, features), _least(alpha) < _PEAKED)
 
 
-def attainable(tolerance: float, points: Tensor) -> float:
+def _attainable(tolerance: float, points: Tensor) -> float:
     """Return a tolerance of functions, raised to what rounding leaves of coordinates (n, D)."""
     points = points.detach().double()
     span = (points.amax(0) - points.amin(0)).clamp_min(torch.finfo(points.dtype).tiny)
