@@ -10,13 +10,13 @@ import pytest
 import scipy
 import torch
 from battery import DOUBLE, one_graph
-from memory import allocated_megabytes
 from numpy.typing import NDArray
 from refusals import refused
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 
+from benchmarks.allocation import allocated_megabytes
 from sparsefam import Normal, TruncatedParabola
 from sparsefam.attention import RidgeRegression, ValueFunction, value_function
 from sparsefam.attention import regression as regression_module

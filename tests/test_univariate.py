@@ -10,11 +10,11 @@ import pytest
 import torch
 from battery import SINGLE
 from cases import DOUBLE, every_dtype
-from memory import allocated_megabytes
 from refusals import refused
 from torch import Tensor
 
 import sparsefam as sf
+from benchmarks.allocation import allocated_megabytes
 from sparsefam.bases import BSpline, Fourier, GaussianRBF, Indicator, Polynomial
 
 # Parametrisations
