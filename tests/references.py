@@ -42,11 +42,13 @@ class Pieces:
         density: Of locations of any shape.
         cells: Nodes and weights of integrals over the support, cut at further marks.
         intervals: Ends of each of its intervals.
+        cuts: Locations between which it is smooth.
     """
 
     density: Callable[[Values], Values]
     cells: Callable[[Array], tuple[Array, Array]]
     intervals: tuple[tuple[float, float], ...]
+    cuts: Sequence[float]
 
     def densities(self, t: Array) -> Array:
         return np.asarray(self.density(t))
@@ -85,7 +87,8 @@ def pieces(density: Callable[[Array], Array], *intervals: Sequence[float]) -> Pi
         nodes, weights = zip(*found, strict=True)
         return np.concatenate(nodes), np.concatenate(weights)
 
-    return Pieces(density, cells, tuple((cuts[0], cuts[-1]) for cuts in intervals))
+    ends = tuple((cuts[0], cuts[-1]) for cuts in intervals)
+    return Pieces(density, cells, ends, [t for cuts in intervals for t in cuts])
 
 
 def merged(intervals: Sequence[Sequence[float]]) -> list[list[float]]:
@@ -254,7 +257,8 @@ class Kernel:
         return np.sort(np.concatenate([inner, self._crossings(level)]))
 
     def pieces(self) -> Pieces:
-        return Pieces(self.density, self.rule, tuple(map(tuple, self.edges.reshape(-1, 2))))
+        intervals = tuple(map(tuple, self.edges.reshape(-1, 2)))
+        return Pieces(self.density, self.rule, intervals, [*self.edges, *self.cuts])
 
     def weighted(self, marks: Any = ()) -> tuple[Array, Array]:
         """Nodes and weights of expectations of what is smooth between the marks."""
