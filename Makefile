@@ -68,7 +68,8 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 	@echo "1/3 Creating .venv"
 	$(PYTHON) -m venv .venv
 	@echo "2/3 Installing torch (200 MB; on Linux from PyPI 5 GB, with CUDA: see README.md), Pyro, tools"
-	$(BIN)/pip install -c constraints.txt -e '.[test,docs,examples]'
+	$(BIN)/pip install -c constraints.txt --upgrade pip
+	$(BIN)/pip install -c constraints.txt -e '.[estimators,plot]' --group test --group docs
 	@echo "3/3 Installing aeon for its data files"
 	$(BIN)/pip install --no-deps aeon==1.6.0
 	touch $@

@@ -1,7 +1,7 @@
 """The numbers and pictures of README: `python -m benchmarks.readme --write`.
 
 One table collects what other commands measured, from the pages that they wrote. The other runs
-lines of other libraries beside lines of this package: `pip install '.[neighbours]'` installs those
+lines of other libraries beside lines of this package: `pip install --group neighbours` installs those
 that the package does not need. The command writes only if all of them are installed.
 """
 
@@ -232,7 +232,7 @@ def neighbours() -> Table:
         try:
             rows.append(row(pair))
         except ImportError:
-            failures.append(f"{pair.package} is not installed: pip install '.[neighbours]'")
+            failures.append(f"{pair.package} is not installed: pip install --group neighbours")
     title = "Answers to four digits; of several numbers, the first."
     return Table(title, ["asked", "answer", "with sparsefam", "answer"], rows, failures)
 

@@ -3,7 +3,7 @@
 `python -m examples.bounded_actions` prints what the truncated normal density of TorchRL answers,
 beside ours, truncated and censored normals side by side, and steps a second of PPO and SAC on
 Pendulum with each policy of examples/actions.py. `--returns` prints the returns of agents trained
-with ten seeds, in about 40 minutes. Both need `pip install '.[actions]'`; `--write`
+with ten seeds, in about 40 minutes. Both need `pip install --group actions`; `--write`
 puts the tables into docs/bounded-actions.md.
 """
 

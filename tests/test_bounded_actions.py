@@ -1,4 +1,4 @@
-"""Policies of other libraries with densities of this package; both libraries are an extra."""
+"""Policies of other libraries with densities of this package; both libraries are a dependency group."""
 
 import pytest
 import torch

@@ -125,7 +125,7 @@ def test_data_are_marks_below_the_support(ax: Axes) -> None:
 
 def test_missing_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    with pytest.raises(ImportError, match=r"sparsefam\[examples\]"):
+    with pytest.raises(ImportError, match=r"sparsefam\[plot\]"):
         plot_density(sf.Normal(0.0, 1.0))
 
 

@@ -39,12 +39,9 @@ class MixedDistribution(SparseDistribution):
         """Return the law of what is at no atom, and the logarithm of its mass (*batch)."""
         raise NotImplementedError
 
-    def _known_tail(self, value: Tensor, upper: Tensor, log: bool) -> Tensor:
-        """Return a tail, or the logarithm of any, also of the larger one."""
-        raise NotImplementedError
-
-    def _known_log_tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        return self._known_tail(value, upper, log=True)
+    def _log_tail(self, value: Tensor, upper: Tensor) -> Tensor:
+        # Subclasses know the logarithm of either tail, also of the larger one.
+        return self._tail(value, upper, log=True)
 
     def _intervals(self) -> Tensor:
         """Return the support (*batch, J, 2), in any order."""

@@ -41,30 +41,14 @@ class Summaries(TorchDistribution):
         With `log` its logarithm, relatively accurate, of a tail that is not the larger one.
         """
 
-    def _known_log_tail(self, value: Tensor, upper: Tensor) -> Tensor | None:
-        """Return the logarithm of the mass below, or above, if also that of the larger tail."""
-
     def _known_mass(self, a: Tensor, b: Tensor, log: bool) -> Tensor | None:
         """Return the mass between a and b, or its logarithm, if it does not follow from tails."""
 
     def _known_icdf(self, value: Tensor) -> Tensor | None:
         """Return quantiles of probabilities in [0, 1]."""
 
-    @property
-    def _symmetric_about(self) -> Tensor | None:
-        """The centre (*batch) of a symmetric density."""
-
     def _known_moment(self, n: int, centre: Tensor) -> Tensor | None:
         """Return E[(t - centre)^n] (*batch)."""
-
-    def _known_central_moment(self, n: int, standardized: bool) -> Tensor | None:
-        """Return E[(t - mean)^n] (*batch), or that over stddev^n."""
-
-    def _known_highest_density(self, mass: Tensor) -> IntervalUnion | None:
-        """Return the set of highest density of a mass (*batch)."""
-
-    def _known_mass_above(self, value: Tensor) -> Tensor | None:
-        """Return the mass of the set of highest density with each value at its end."""
 
     def _to_float64(self) -> Any:
         """Return the same density in float64, if it is not that of parameters in float64."""
@@ -98,15 +82,11 @@ class Summaries(TorchDistribution):
 
     def _is_larger(self, value: Tensor, upper: Tensor) -> Tensor:
         """Return whether a tail is the larger one."""
-        if (centre := self._symmetric_about) is not None:
-            return (value > centre) ^ upper
         with torch.no_grad():
             return self._tail(value, upper) > 0.5
 
     def _log_tail(self, value: Tensor, upper: Tensor) -> Tensor:
         """Return the logarithm of a tail: of the larger one by what the other leaves of 1."""
-        if (known := self._known_log_tail(value, upper)) is not None:
-            return known
         larger = self._is_larger(value, upper)
         small = self._tail(value, upper ^ larger, log=True)
         return torch.where(larger, torch.log1p(-small.exp()), small)
@@ -247,8 +227,6 @@ class Summaries(TorchDistribution):
     def median(self) -> Tensor:
         """The quantile of one half (*batch)."""
         self._require_numbers("median")
-        if (centre := self._symmetric_about) is not None:
-            return centre
         return self.icdf(torch.full_like(self.alpha, 0.5))
 
     def _moment_about(self, n: int, centre: Tensor) -> Tensor:
@@ -258,8 +236,6 @@ class Summaries(TorchDistribution):
 
     def _central_moment(self, n: int, standardized: bool = False) -> Tensor:
         """Return E[(t - mean)^n] (*batch), NaN where there is no mean, or that over stddev^n."""
-        if (known := self._known_central_moment(n, standardized)) is not None:
-            return known
         mean = self.mean
         exists = mean.isfinite()
         found = self._moment_about(n, torch.where(exists, mean, 0.0))
@@ -315,17 +291,19 @@ class Summaries(TorchDistribution):
             ValueError: `mass` outside (0, 1), or of another shape.
             NotImplementedError: A density of vectors.
         """
+        level = self._checked_mass(mass)
+        p = self._to_float64() or self
+        return IntervalUnion(highest_density(p, level, p._breakpoints()).to(self.alpha.dtype))
+
+    def _checked_mass(self, mass: Tensor | float) -> Tensor:
+        """Return the mass of a set of highest density (*batch), or raise as for that method."""
         self._require_numbers("highest_density")
         level, _ = broadcast_arguments(mass=mass, density=self.alpha)
         require((level > 0) & (level < 1), "mass", "in (0, 1)", mass)
         if level.shape != self.batch_shape:
             shape = tuple(self.batch_shape)
             raise ValueError(f"mass must be a number or of shape {shape}, got {tuple(level.shape)}")
-        level = level.to(self.alpha.dtype)
-        if (known := self._known_highest_density(level)) is not None:
-            return known
-        p = self._to_float64() or self
-        return IntervalUnion(highest_density(p, level, p._breakpoints()).to(self.alpha.dtype))
+        return level.to(self.alpha.dtype)
 
     def highest_density_mass(self, value: Tensor) -> Tensor:
         r"""Return the mass of the set $\{p \ge p(t)\}$ of locations t: inverts `highest_density`.
@@ -342,11 +320,9 @@ class Summaries(TorchDistribution):
         self._require_numbers("highest_density_mass")
         self._check_value(value)
         with torch.no_grad():
-            if (found := self._known_mass_above(value)) is None:
-                shape = torch.broadcast_shapes(value.shape, self.batch_shape)
-                p = (self._to_float64() or self).expand(shape)
-                found = mass_above(p, value.expand(shape), p._breakpoints())
-            return found.to(self.alpha.dtype)
+            shape = torch.broadcast_shapes(value.shape, self.batch_shape)
+            p = (self._to_float64() or self).expand(shape)
+            return mass_above(p, value.expand(shape), p._breakpoints()).to(self.alpha.dtype)
 
     # What policies ask for
 

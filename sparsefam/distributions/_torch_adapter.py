@@ -20,7 +20,7 @@ from .._numerics.validation import (
     require,
     without_derivative,
 )
-from ..bases import Fourier
+from ..bases import Basis, Fourier
 from ..supports import RealLine
 from ._line.engine import (
     Coordinate,
@@ -473,12 +473,15 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
             known = known.detach() + (share - share.detach())
         return torch.where(inside, known, (value >= high).to(known.dtype))
 
-    def _formula_of_tail(self, value: Tensor, upper: Tensor) -> Tensor | None:
-        below = self._known_cdf(value) if self._law is None else None
-        return None if below is None else torch.where(upper, 1 - below, below)
+    def _known_tail(self, value: Tensor, upper: Tensor, log: bool) -> Tensor:
+        below = self._known_cdf(value) if self._law is None and not log else None
+        if below is None:
+            return super()._known_tail(value, upper, log)
+        return torch.where(upper, 1 - below, below)
 
-    def _formula_of_quantiles(self, value: Tensor) -> Tensor | None:
-        return self._known("icdf", value * torch.ones_like(self.alpha))
+    def _known_icdf(self, value: Tensor) -> Tensor:
+        known = self._known("icdf", value * torch.ones_like(self.alpha))
+        return super()._known_icdf(value) if known is None else known
 
     def _log_part(self, start: Tensor, end: Tensor) -> Tensor:
         return cast(Law, self._law).log_mass(start, end)
@@ -496,10 +499,18 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
         infinite = torch.full_like(self.alpha, math.inf)
         return index + 0 * self.alpha if both else infinite, index + 0 * self.alpha
 
-    def _to_float64(self) -> BetaGaussian | None:
-        return self._twin()
+    def _known_expect(self, psi: Basis, order: int) -> Tensor:
+        uniform = self._to_float64()
+        return super()._known_expect(psi, order) if uniform is None else uniform.expect(psi, order)
 
-    def _twin(self) -> BetaGaussian | None:
+    def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
+        if (uniform := self._to_float64()) is None:
+            return super()._beta_covariance(phi, psi, beta)
+        self.escort(beta)  # refuses all but 1
+        return uniform.generalized_covariance(phi, psi, 1.0)
+
+    def _to_float64(self) -> BetaGaussian | None:
+        """Return a uniform density in the class that has closed forms of expectations."""
         if torch_name(self.base) != "Uniform":
             return None
         lower, upper = self.intervals[..., 0, :].unbind(-1)
@@ -509,7 +520,7 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
 @register_expect(TorchUnivariate, Fourier)
 def _expect_waves(p: TorchUnivariate, psi: Fourier) -> Tensor:
     """Integrate waves with many nodes, which half of them confirm."""
-    if (twin := p._twin()) is not None:
+    if (twin := p._to_float64()) is not None:
         return twin.expect(psi)
     found, rough = (p._known_expect(psi, order) for order in (_WAVES, _WAVES // 2))
     fits = (rough - found).abs() < 1e-4

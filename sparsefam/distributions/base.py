@@ -99,9 +99,6 @@ class SparseDistribution(Summaries):
     def _known_expect(self, psi: Basis, order: int) -> Tensor | None:
         """Return the expectation of a basis (*batch, N)."""
 
-    def _known_error(self, psi: Callable[[Tensor], Tensor], order: int) -> Tensor | None:
-        """Return the error of `quadrature(order)`."""
-
     def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
         """Return what `generalized_covariance` does."""
         raise NotImplementedError
@@ -230,8 +227,6 @@ class SparseDistribution(Summaries):
         """
         self._check_function(psi)
         require_integer("order", order, 1, LARGEST_ORDER)
-        if (known := self._known_error(psi, order)) is not None:
-            return known
         rough, fine = (
             self._weighted_values(psi, *self.quadrature(n)).sum(0)
             for n in (order, order + order // 2 + 1)
@@ -441,9 +436,6 @@ class StandardizedDistribution(SparseDistribution):
         """Score at the mode."""
         return 0.0
 
-    def _positive_ends(self, value: Tensor) -> Tensor | None:
-        """Return which values are ends of the support at which the density is positive."""
-
     def _covariance(self, phi: Basis, psi: Basis) -> Tensor:
         r"""Covariance of $\phi$ and $\psi$ under this density, (*batch, M, N)."""
         raise NotImplementedError
@@ -519,8 +511,6 @@ class StandardizedDistribution(SparseDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density; -inf with zero gradient off the support."""
         self._check_value(value)
-        if (ends := self._positive_ends(value)) is not None:
-            value = torch.where(ends, self.loc, value)
         size, inside = self._standardize(value)
         return torch.where(inside, self._log_standard(size) - self._log_det(), -math.inf)
 

@@ -89,11 +89,15 @@ class PowerDistribution(SymmetricDistribution):
         p = unvalidated(cls, mean, variance, *args, **options)
         return cls(p.loc, (p.scale / p.generator.moment(2)).sqrt(), *args, **options)
 
-    def _positive_ends(self, value: Tensor) -> Tensor | None:
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log density; -inf with zero gradient off the support."""
         if self._fixed_exponent:
-            return None
+            return super().log_prob(value)
+        # Uniform densities, unlike torch's, are positive at their ends.
+        self._check_value(value)
         at_end = (value == self.loc - self.scale) | (value == self.loc + self.scale)
-        return (self.generator.m == 0) & at_end  # of uniform densities, unlike torch's
+        uniform_end = (self.generator.m == 0) & at_end
+        return super().log_prob(torch.where(uniform_end, self.loc, value))
 
     def profile(self) -> Profile | None:
         """Return the standard density as a piecewise polynomial, None unless m is 0, 1, 2 or 3.

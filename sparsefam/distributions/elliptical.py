@@ -341,9 +341,10 @@ class EllipticalDistribution(StandardizedDistribution):
         dim = self.event_shape[0]
         return len(direction_rule(dim, order, self.loc)[1]) * radial_count(dim, order)
 
-    def _known_error(self, psi: Callable[[Tensor], Tensor], order: int) -> Tensor | None:
+    def quadrature_error(self, psi: Basis | Callable[[Tensor], Tensor], order: int = 64) -> Tensor:
         if self.event_shape[0] <= 3:
-            return None
+            return super().quadrature_error(psi, order)
+        self._check_function(psi)
         rough, fine = (
             self._weighted_values(psi, *self._rule(order, more))
             .unflatten(0, (REPLICATES, -1))

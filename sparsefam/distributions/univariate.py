@@ -116,8 +116,12 @@ class SymmetricDistribution(StandardizedDistribution):
         outside = ((value < self.loc) == upper).to(x.dtype)
         return torch.where(inside, self.generator.cdf(x), outside)
 
+    def _is_larger(self, value: Tensor, upper: Tensor) -> Tensor:
+        return (value > self.loc) ^ upper
+
     @property
-    def _symmetric_about(self) -> Tensor:
+    def median(self) -> Tensor:
+        """The centre (*batch)."""
         return self.loc
 
     def _known_moment(self, n: int, centre: Tensor) -> Tensor:
@@ -128,7 +132,7 @@ class SymmetricDistribution(StandardizedDistribution):
             total = total + math.comb(n, k) * offset ** (n - k) * own
         return total
 
-    def _known_central_moment(self, n: int, standardized: bool) -> Tensor:
+    def _central_moment(self, n: int, standardized: bool = False) -> Tensor:
         if n % 2:
             return torch.zeros_like(self.loc)
         moment = self.generator.moment(n)
@@ -139,15 +143,17 @@ class SymmetricDistribution(StandardizedDistribution):
 
     # A uniform density, the map at alpha = inf, has one level, whose set is the support.
 
-    def _known_highest_density(self, mass: Tensor) -> IntervalUnion:
-        q = self.generator
+    def highest_density(self, mass: Tensor | float) -> IntervalUnion:
+        q, mass = self.generator, self._checked_mass(mass)
         half = torch.where(self.alpha.isinf(), q.edge, -q.icdf((1 - mass) / 2))
         ends = self.loc - half * self.scale, self.loc + half * self.scale
         return IntervalUnion(torch.stack(ends, -1).unsqueeze(-2))
 
-    def _known_mass_above(self, value: Tensor) -> Tensor:
+    @torch.no_grad()
+    def highest_density_mass(self, value: Tensor) -> Tensor:
+        outside = self.log_prob(value) == -math.inf
         mass = 1 - 2 * self.generator.cdf(-((value - self.loc) / self.scale).abs())
-        return torch.where((self.log_prob(value) == -math.inf) | self.alpha.isinf(), 1.0, mass)
+        return torch.where(outside | self.alpha.isinf(), 1.0, mass).to(self.alpha.dtype)
 
     def _known_icdf(self, value: Tensor) -> Tensor:
         value = value * torch.ones_like(self.loc)

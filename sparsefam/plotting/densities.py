@@ -268,7 +268,7 @@ def axes_of(ax: "Axes | None") -> "Axes":
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:
-        raise ImportError("plots need matplotlib: pip install 'sparsefam[examples]'") from error
+        raise ImportError("plots need matplotlib: pip install 'sparsefam[plot]'") from error
     _, new = plt.subplots()
     return new
 

@@ -13,7 +13,7 @@ from ..._numerics.validation import LARGEST_ORDER, require_integer
 from ...bases import Basis, Stack
 from ...supports import entries_of
 from .._summaries import log_positive
-from ..base import SoftmaxDistribution, SparseDistribution
+from ..base import SoftmaxDistribution
 from .laws import Law
 
 __all__ = [
@@ -233,15 +233,6 @@ class LineDistribution(SoftmaxDistribution):
         """
         raise NotImplementedError
 
-    def _formula_of_tail(self, value: Tensor, upper: Tensor) -> Tensor | None:
-        """Return the mass below each value, or above it, if it is not that of a law."""
-
-    def _formula_of_quantiles(self, value: Tensor) -> Tensor | None:
-        """Return quantiles of probabilities in [0, 1], if they are not those of a law."""
-
-    def _twin(self) -> SparseDistribution | None:
-        """Return the same density of a class with closed forms of expectations."""
-
     def _check_rule(self, mass: Tensor) -> None:
         """Raise ValueError if a rule finds too little of the mass."""
 
@@ -328,8 +319,6 @@ class LineDistribution(SoftmaxDistribution):
     # Distribution function and quantiles
 
     def _known_tail(self, value: Tensor, upper: Tensor, log: bool) -> Tensor:
-        if not log and (tail := self._formula_of_tail(value, upper)) is not None:
-            return tail
         low, high = self._ends()
         inside = (low < value) & (value < high)
         # Others are moved to where all is in the tail.
@@ -385,8 +374,6 @@ class LineDistribution(SoftmaxDistribution):
         return (weights * self._density(nodes)).sum(0)
 
     def _known_icdf(self, value: Tensor) -> Tensor:
-        if (known := self._formula_of_quantiles(value)) is not None:
-            return known
         first, last = self._ends()
         inside = (value > 0) & (value < 1)
         t = self._quantile(torch.where(inside, value, 0.5).double())
@@ -465,8 +452,6 @@ class LineDistribution(SoftmaxDistribution):
         return nodes.to(self.alpha.dtype), weights.to(self.alpha.dtype)
 
     def _known_expect(self, psi: Basis, order: int) -> Tensor:
-        if (twin := self._twin()) is not None:
-            return twin.expect(psi, order)
         if psi.effective_support is None:
             nodes, weights = self._rule(order // 2, psi)
             means: Tensor = (weights.unsqueeze(-1) * psi(nodes)).sum(0)
@@ -495,8 +480,6 @@ class LineDistribution(SoftmaxDistribution):
 
     def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
         self.escort(beta)  # refuses all but 1
-        if (twin := self._twin()) is not None:
-            return twin.generalized_covariance(phi, psi, 1.0)
         bases = [x for basis in (phi, psi) for x in getattr(basis, "bases", [basis])]
         ends = [x.effective_support for x in bases if x.effective_support is not None]
         places = [x for low, high in ends for x in (low, (low + high) / 2, high)]
