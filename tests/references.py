@@ -359,16 +359,6 @@ class Ball:
         dim = len(self.centre)
         return area(dim) * r ** (dim - 1) * self._at_radius(r)
 
-    def axial(self, g: Callable[[Array, Array], Values]) -> Values:
-        """Mean of g(r, c): of the radius, and the cosine of the direction with any one axis.
-
-        In the ball's preimage, in three dimensions or more.
-        """
-        r, weights = tanh_sinh(0.01, 0.0, 1.0)
-        c, shares = special.roots_gegenbauer(120, len(self.centre) / 2 - 1)
-        each = (weights * self._radial(r))[:, None] * (shares / shares.sum())
-        return np.tensordot(each, g(*np.broadcast_arrays(r[:, None], c)), 2)
-
     def _at_radius(self, r: Array) -> Array:
         """Density at distance r from the centre of the unit ball."""
         along = self.centre + r[..., None] * self.factor[:, 0]

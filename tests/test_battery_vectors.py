@@ -1,9 +1,8 @@
 """The battery: what is asked of densities of vectors alone."""
 
-import numpy as np
 import pytest
 import torch
-from battery import DOUBLE, Case, bases, interior
+from battery import DOUBLE, Case, interior
 from cases import SCALARS, every_multivariate_case
 from functions import function
 from torch.autograd import gradcheck
@@ -23,20 +22,6 @@ def test_marginals_have_the_characteristic_function(case: Case) -> None:
         padded[:, kept] = waves
         found, expected = q.expect(Fourier(waves)), p.expect(Fourier(padded))
         torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-12)
-
-
-# Many dimensions
-@pytest.mark.parametrize("case", [case for case in SCALARS if case.family.dim in (3, 8)], ids=str)
-def test_waves_in_many_dimensions(case: Case) -> None:
-    p, (r,) = case(), case.references
-    psi = bases(case.family.dim, DOUBLE)["Fourier"]
-    assert isinstance(psi, Fourier)
-    w = psi.frequencies.numpy()
-    lengths = np.linalg.norm(w @ r.factor, axis=-1)
-    amplitudes = r.axial(lambda u, c: np.cos(lengths * (u * c)[..., None]))
-    angles = w @ r.centre
-    expected = np.concatenate([np.cos(angles) * amplitudes, np.sin(angles) * amplitudes])
-    torch.testing.assert_close(p.expect(psi), torch.as_tensor(expected), rtol=1e-11, atol=1e-13)
 
 
 # Factors whose eigenvectors are not determined, or nearly not

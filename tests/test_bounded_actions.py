@@ -1,4 +1,4 @@
-"""Policies of other libraries with densities of this package; both libraries are a dependency group."""
+"""Policies of other libraries with densities of this package; both are a dependency group."""
 
 import pytest
 import torch
