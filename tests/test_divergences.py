@@ -195,6 +195,10 @@ GRADIENTS: dict[str, tuple[Callable[..., Tensor], tuple[Any, ...]]] = {
         lambda a, b, c, d: kl_divergence(sf.BetaGaussian(a, b, c), sf.BetaGaussian(a, b, d)),
         (0.2, 1.0, 1.7, 2.5),
     ),
+    "in uniform": (
+        lambda a, b, c: kl_divergence(sf.Triangular(a, b), td.Uniform(-c, 2 * c)),
+        (0.2, 1.0, 2.0),
+    ),
     "ellipses": (
         lambda a, b, c, d: kl_divergence(
             sf.MultivariateBetaGaussian(a, b.tril(), c),
