@@ -130,6 +130,14 @@ def test_quantiles_keep_their_digits() -> None:
     torch.testing.assert_close(torch.from_numpy(found), 1 - (1 - upper), rtol=1e-3, atol=0)
 
 
+def test_moments_that_do_not_exist_are_not_finite() -> None:
+    half = Truncated(td.Cauchy(*double(0.0, 1.0)), 0.0, number([1.0, math.inf]))
+    torch.testing.assert_close(half.mean[0], 2 / math.pi * number(2.0).log())
+    assert not (half.mean[1].isfinite() or half.variance[1].isfinite())
+    heavy = Truncated(td.StudentT(number(1.5)), 0.0)
+    assert heavy.mean.isfinite() and heavy.variance == math.inf
+
+
 def test_a_gap_of_the_base_is_kept() -> None:
     base = Mixture(torch.zeros(2).double(), TruncatedParabola(number([0.0, 3.0]), 1.0))
     p = Truncated(base, 0.5, 3.0)
