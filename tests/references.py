@@ -331,45 +331,6 @@ class Ball:
     def _image(self, u: Array, weights: Array) -> tuple[Array, Array]:
         return self.centre + u @ self.factor.T, weights * np.linalg.det(self.factor)
 
-    def projected(self, x: Array) -> tuple[Array, Array]:
-        """Density and level at x of any coordinate of the ball's preimage, to about four digits.
-
-        Here and below, for a density of the radius.
-        """
-        return _interpolated(x, *self._projection)
-
-    @cached_property
-    def _projection(self) -> tuple[Array, Array]:
-        dim = len(self.centre)
-        grid = np.sin(0.5 * math.pi * np.linspace(-1, 1, 4001))
-        if dim == 1:
-            return grid, self._at_radius(np.abs(grid))
-        s, weights = tanh_sinh(0.05, 0.0, 1.0)
-        rest = np.sqrt((1 - grid) * (1 + grid))
-        density = self._at_radius(np.hypot(grid[:, None], rest[:, None] * s))
-        inner = density @ (weights * s ** (dim - 2) * area(dim - 1))
-        return grid, inner * rest ** (dim - 1)
-
-    def radius(self, r: Array) -> tuple[Array, Array]:
-        """Density and level at r of the distance from the centre in the ball's preimage."""
-        grid = np.sin(0.5 * math.pi * np.linspace(0, 1, 4001))
-        return _interpolated(r, grid, self._radial(grid))
-
-    def _radial(self, r: Array) -> Array:
-        dim = len(self.centre)
-        return area(dim) * r ** (dim - 1) * self._at_radius(r)
-
-    def _at_radius(self, r: Array) -> Array:
-        """Density at distance r from the centre of the unit ball."""
-        along = self.centre + r[..., None] * self.factor[:, 0]
-        return self.density(along) * np.linalg.det(self.factor)
-
-
-def _interpolated(x: Array, grid: Array, density: Array) -> tuple[Array, Array]:
-    steps = 0.5 * (density[1:] + density[:-1]) * np.diff(grid)
-    levels = np.concatenate([[0.0], np.cumsum(steps)]) / steps.sum()
-    return np.interp(x, grid, density), np.interp(x, grid, levels)
-
 
 def area(dim: int) -> float:
     """Surface of the unit sphere in `dim` dimensions; two points in one."""
