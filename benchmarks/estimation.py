@@ -3,8 +3,8 @@
 Draws samples from densities with compact or separated supports, and parts of real columns. Two more
 tables count fitted observations with density zero, and compare ranks of anomalies; another one is
 of time and memory by the number of rows (`--only "rows of data"`). `--write` puts the tables into
-docs/benchmarks.md. `--only neighbours` compares with scipy, scikit-learn and KDEpy (`pip install --group
-kde`, else left out), for docs/tutorials/estimation.md.
+docs/benchmarks.md. `--only neighbours` compares with scipy, scikit-learn and KDEpy (`pip install
+--group kde`, else left out), for docs/tutorials/estimation.md.
 """
 
 import pickle

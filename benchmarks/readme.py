@@ -1,8 +1,8 @@
 """The numbers and pictures of README: `python -m benchmarks.readme --write`.
 
 One table collects what other commands measured, from the pages that they wrote. The other runs
-lines of other libraries beside lines of this package: `pip install --group neighbours` installs those
-that the package does not need. The command writes only if all of them are installed.
+lines of other libraries beside lines of this package: `pip install --group neighbours` installs
+those that the package does not need. The command writes only if all of them are installed.
 """
 
 import re

@@ -7,7 +7,8 @@ conformalized quantile regression, with linear and with boosted quantiles.
 
 `python -m examples.regression_with_gaps` prints coverage and length for ten splits of each data set
 in about ten minutes; `--write` puts the table into docs/tutorials/regression-with-gaps.md, and
-`--draw` draws the sets into docs/assets. It needs `pip install --group regression` for MAPIE and data.
+`--draw` draws the sets into docs/assets. It needs `pip install --group regression` for MAPIE and
+data.
 
 References:
     Azzalini and Bowman (1990), A look at some data on the Old Faithful geyser. Applied Statistics

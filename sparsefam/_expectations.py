@@ -62,7 +62,7 @@ def _truncated_gaussian(p: Truncated, psi: GaussianRBF) -> Any:
     if law is None or law.name != "normal" or law.exponential:
         return NotImplemented
     means = law.gaussian_means(*p._ends(), psi.centers.double(), _widths(psi).double())
-    return means.to(p.alpha.dtype)
+    return means.to(p._like.dtype)
 
 
 @register_expect(SymmetricDistribution, Polynomial)

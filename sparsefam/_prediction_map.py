@@ -1,13 +1,13 @@
 """The regularized prediction map, from a score and alpha to a density."""
 
 from collections.abc import Sequence
-from numbers import Real
 
 from torch import Tensor
 from torch.distributions import Distribution
 
 from . import scores
 from ._numerics.entmax import entmax, require_finite_index
+from ._numerics.validation import as_number
 from .distributions import (
     BetaGaussian,
     BetaLaplace,
@@ -73,7 +73,7 @@ def rpm(
         return KernelDeformedExp.from_score(score, base, alpha)
     if base is not None:
         raise ValueError(f"base must be None for {type(score).__name__}, got {base!r}")
-    if number is not None and not (isinstance(number, Real) and number >= 1):
+    if number is not None and not as_number(number) >= 1:
         raise ValueError(f"alpha must be at least 1, got {alpha!r}")
     # functools.singledispatch would not compile in the oldest torch that is supported.
     if isinstance(score, scores.Quadratic):

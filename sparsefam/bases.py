@@ -14,13 +14,12 @@ from typing_extensions import Self
 
 from ._numerics.dirichlet_energy import energy_scale, gaussian_energy, quadrature_energy
 from ._numerics.gaussian_interval import negligible_distance
+from ._numerics.modes import values_are_readable
 from ._numerics.special import normal_density
 from ._numerics.spline import nonzero_splines, spline_energy
 from ._numerics.validation import (
     LARGEST_POWER,
     as_tensors,
-    in_eager,
-    is_plain_cpu_tensor,
     require,
     require_covariance,
     require_integer,
@@ -453,7 +452,7 @@ class GaussianRBF(Basis):
         """
         if self.widths is None or self.event_shape:
             return None
-        if in_eager() and is_plain_cpu_tensor(self.centers, self.widths):
+        if values_are_readable(self.centers, self.widths):
             return self._values()
         known = self._known
         if known is None or known[0] is not self.centers or known[1] is not self.widths:
@@ -553,7 +552,7 @@ class GaussianRBF(Basis):
 
     def forward(self, t: Tensor) -> Tensor:
         self._check(t)
-        values = self._near(t) if min(len(self), t.numel()) >= _MANY and in_eager() else None
+        values = self._near(t) if min(len(self), t.numel()) >= _MANY else None
         return self.own(t.unsqueeze(t.dim() - len(self.event_shape))) if values is None else values
 
     def _near(self, t: Tensor) -> Tensor | None:
@@ -561,7 +560,7 @@ class GaussianRBF(Basis):
         reach, tensors = self.effective_support, (t, self.centers, cast(Tensor, self.widths))
         if reach is None or any(x.dtype != torch.float64 for x in tensors):
             return None
-        if not is_plain_cpu_tensor(*tensors):
+        if not values_are_readable(*tensors):
             return None
         flat, size = t.flatten(), t.numel()
         increasing, order = flat.detach().sort()

@@ -1,9 +1,7 @@
 r"""Fenchel-Young losses of scores, last layers that are trained with them, and a kernel loss."""
 
-import copy
 import math
 from collections.abc import Callable
-from numbers import Real
 from typing import Any, Literal, cast
 
 import torch
@@ -14,7 +12,7 @@ from torch.nn.functional import softplus
 from . import distributions
 from ._numerics.deformed import log_beta
 from ._numerics.quadrature import line_integral
-from ._numerics.validation import broadcast_shapes, require, require_integer
+from ._numerics.validation import as_number, as_tensors, broadcast_shapes, require, require_integer
 from ._prediction_map import rpm
 from .distributions import (
     BetaGaussian,
@@ -188,10 +186,10 @@ def mmd(
         rule = " or ".join(f"(n, *{tuple(x)})" for x in dict.fromkeys(shapes))
         raise ValueError(f"samples must be a floating tensor {rule}, got {samples!r}")
     require(samples.isfinite(), "samples", "finite", samples)
-    width = torch.as_tensor(width, dtype=p.alpha.dtype, device=p.alpha.device)
+    width = as_tensors(width=width)["width"].to(p._like)
     require(width.isfinite() & (width > 0), "width", "positive and finite", width)
     nodes, weights = p.quadrature(_order_for(p, width) if order is None else order)
-    t, x = (y if p.event_shape else y.unsqueeze(-1) for y in (nodes, samples.to(p.alpha)))
+    t, x = (y if p.event_shape else y.unsqueeze(-1) for y in (nodes, samples.to(p._like)))
     t, x = t.movedim(0, -2) / width, x.movedim(0, -2) / width
     w, even = weights.movedim(0, -1).unsqueeze(-1), x.new_full((len(samples), 1), 1 / len(samples))
     own = (w * _mean_kernel(t, t, w)).sum((-1, -2))
@@ -303,7 +301,8 @@ def _term_of_density(target: Any, score: Score, p: SparseDistribution) -> Tensor
             f"target must have event shape {tuple(p.event_shape)}, got {tuple(target.event_shape)}"
         )
     shape = broadcast_shapes(target.batch_shape, p.batch_shape)
-    density, f = to_float64(target).expand(shape), _to_float64(score)
+    density = to_float64(target).expand(shape)
+    f = LogDensity(to_float64(score.density)) if isinstance(score, LogDensity) else score
     alpha, log_base = p.alpha.double(), _log_base(p)
 
     def cost(t: Tensor) -> Tensor:
@@ -325,17 +324,7 @@ def _term_of_density(target: Any, score: Score, p: SparseDistribution) -> Tensor
         integral: Tensor = density.expect(cost)
     else:
         integral = line_integral(integrand, _with_kinks(cuts_of(density), f))
-    return integral.to(p.alpha.dtype)
-
-
-def _to_float64(score: Score) -> Score:
-    new = copy.copy(score)
-    for name, value in vars(score).items():
-        if isinstance(value, Tensor):
-            setattr(new, name, value.double())
-    if isinstance(new, LogDensity):
-        new.density = to_float64(new.density)
-    return new
+    return integral.to(p._like.dtype)
 
 
 def _log_base(p: Any) -> Callable[[Tensor], Tensor]:
@@ -385,7 +374,7 @@ def checked_alpha(alpha: float) -> float:
     """Return an entropic index; raise ValueError unless it is finite and at least 1."""
     if isinstance(alpha, Tensor):
         require(torch.isfinite(alpha) & (alpha >= 1), "alpha", "finite, at least 1", alpha)
-    elif not isinstance(alpha, Real) or isinstance(alpha, bool) or not 1 <= alpha < math.inf:
+    elif not 1 <= as_number(alpha) < math.inf:
         raise ValueError(f"alpha must be finite, at least 1, got {alpha!r}")
     return alpha
 

@@ -4,16 +4,15 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.distributions import Distribution
 
 from ._feature_maps import BasisFeatures, FeatureMap, Kernel, KernelFeatures, require_weights
+from ._numerics.modes import branches_allowed, compiled, in_forward_mode
 from ._numerics.validation import (
     broadcast_arguments,
     broadcast_location_scale,
     broadcast_shapes,
     cholesky_factor,
-    in_eager,
     require,
     require_scale_tril,
 )
@@ -112,7 +111,7 @@ class MultivariateQuadratic(Score):
         if t.shape[-1:] != (size,):
             raise ValueError(f"t must have shape (..., {size}), got {tuple(t.shape)}")
         offset = (t - self.loc).unsqueeze(-1)
-        u: Tensor = torch.linalg.solve_triangular(self.sigma_tril, offset, upper=False)
+        u: Tensor = torch.linalg.solve_triangular(self.sigma_tril.to(offset), offset, upper=False)
         return -0.5 * u.square().sum((-2, -1))
 
 
@@ -174,7 +173,8 @@ class FeatureExpansion(Score):
         """Evaluate the score at locations t (*S, *batch[, D]), broadcast against the batch."""
         batch = broadcast_shapes(self.weights.shape[:-1], self.features.batch)
         located = t if self.features.dim > 1 else t.unsqueeze(-1)
-        return self.features.score(self.weights, located, batch)
+        dtype = torch.promote_types(self.weights.dtype, t.dtype)
+        return self.features.score(self.weights.to(dtype), located, batch)
 
 
 class KernelExpansion(FeatureExpansion):
@@ -267,7 +267,7 @@ class LogDensity(Score):
 
 def require_elementwise(g: Callable[[Tensor], Tensor], like: Tensor) -> None:
     """Raise ValueError unless g maps two numbers like a tensor's to two, with a derivative."""
-    if torch.compiler.is_compiling():
+    if compiled():
         return
     try:
         x = torch.ones(2, dtype=like.dtype, device=like.device, requires_grad=True)
@@ -280,7 +280,7 @@ def require_elementwise(g: Callable[[Tensor], Tensor], like: Tensor) -> None:
 
 def slope_of(g: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Return the derivative of an elementwise function at x, itself differentiable."""
-    forward = not in_eager() or forward_ad._current_level >= 0
+    forward = not branches_allowed() or in_forward_mode()
     if forward or torch.is_inference_mode_enabled():
         return torch.func.jvp(g, (x,), (torch.ones_like(x),))[1]
     # In plain eager mode the first call of `torch.func`, or of `grad` with `grad_outputs`, would

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from numbers import Real
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from torch.distributions.transforms import LowerCholeskyTransform, Transform, id
 
 from ._numerics.special import ball_to_space, space_to_ball, space_to_ball_log_det
 from ._numerics.validation import (
+    as_number,
     broadcast_arguments,
     broadcast_location_scale,
     broadcast_shapes,
@@ -65,7 +65,8 @@ def box_of(name: str, domain: Domain, ndim: int | None) -> Box:
 def _is_interval(side: object) -> bool:
     if not isinstance(side, Sequence) or len(side) != 2:
         return False
-    return all(isinstance(x, Real) for x in side) and -math.inf < side[0] < side[1] < math.inf
+    low, high = map(as_number, side)
+    return -math.inf < low < high < math.inf
 
 
 # Constraints of parameters. Unlike torch's they exclude infinity.

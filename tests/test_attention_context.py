@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import sparsefam as sf
 from benchmarks.allocation import allocated_megabytes
-from sparsefam.attention import context
+from sparsefam.attention import _context as context
 from sparsefam.attention._context import contexts
 from sparsefam.bases import Basis, Fourier, GaussianRBF
 from sparsefam.distributions._line import gaussians as line_gaussians

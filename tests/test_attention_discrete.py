@@ -11,7 +11,8 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from benchmarks.allocation import allocated_megabytes
 from sparsefam._numerics.entmax import entmax
-from sparsefam.attention import ContinuousAttention, discrete
+from sparsefam.attention import ContinuousAttention
+from sparsefam.attention import _discrete as discrete
 from sparsefam.attention._discrete import attend
 from sparsefam.bases import GaussianRBF
 

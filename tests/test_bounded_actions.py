@@ -1,4 +1,4 @@
-"""Policies of other libraries with densities of this package; both are a dependency group."""
+"""Policies of other libraries with densities of this package, if they are installed."""
 
 import pytest
 import torch

@@ -79,6 +79,24 @@ def test_quantities_are_scipys(name: str) -> None:
     assert stats.kstest(p.rsample((400,)).numpy(), law.cdf).pvalue > 1e-3
 
 
+@pytest.mark.parametrize("unit", [1e-150, 1e-30, 1e30, 1e150])
+@pytest.mark.parametrize("name", LAWS)
+def test_quantities_scale_with_the_unit(name: str, unit: float) -> None:
+    function, (low, high, marks), parameters, law, close = LAWS[name]
+    if name in ("far peak", "narrow peak"):
+        return  # next to each other in float64
+
+    def scaled(t: Tensor, **given: Tensor) -> Tensor:
+        return function(t / unit, **given)
+
+    ends = low * unit if low else low, high * unit, [x * unit for x in marks]
+    p, t = make(scaled, *ends, **parameters), torch.as_tensor(law.ppf(LEVELS.numpy()))
+    found = [(p.mean / unit - law.mean()) / law.std()]
+    found += [p.entropy() - math.log(unit) - law.entropy(), *(p.cdf(t * unit) - LEVELS)]
+    found += [*(torch.as_tensor(law.cdf((p.icdf(LEVELS) / unit).numpy())) - LEVELS)]
+    assert torch.stack(found).abs().max() < 10 * close
+
+
 def test_moments_that_do_not_exist_are_infinite() -> None:
     p = make(lambda t, a: -a * torch.log1p(t.square()), -math.inf, math.inf, a=1.0)
     assert p.entropy().item() == pytest.approx(math.log(4 * math.pi), abs=1e-12)

@@ -1,5 +1,6 @@
 """The class that docs/learn/extending.md writes, asked a part of what the battery asks of ours."""
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -17,7 +18,10 @@ import test_battery_sampling as sampling
 import test_battery_support as support
 from battery import BAD_VALUES, SINGLE, Case
 from test_docs import ROOT, blocks
+from torch import Size, Tensor, ones, tensor, where
+from torch.distributions import constraints
 
+from sparsefam import SparseDistribution
 from sparsefam import _dispatch as dispatch
 
 PAGE = ROOT / "docs" / "learn" / "extending.md"
@@ -73,3 +77,24 @@ def test_the_battery(
 def test_the_class_is_short() -> None:
     (code,) = (code for code in blocks(PAGE.read_text()) if "class CosinePower" in code)
     assert len(code.strip().splitlines()) < 60
+
+
+class Decay(SparseDistribution):
+    """Only what the page asks for of a density that is not symmetric."""
+
+    arg_constraints = {"rate": constraints.positive}
+    support = constraints.nonnegative
+
+    def __init__(self, rate: Tensor) -> None:
+        self.rate = rate
+        super().__init__(rate.shape)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return where(value >= 0, self.rate.log() - self.rate * value, -math.inf)
+
+
+def test_a_class_needs_no_other_attributes_to_be_copied() -> None:
+    p = Decay(tensor([1.0, 2.0], requires_grad=True))
+    for q in (p.expand((3, 2))[1], p.detach(), p[[0, 1]], p.to_float64(), p.expand_by([4])[0]):
+        assert q.batch_shape == Size([2]) and q.prob(ones(2)).allclose(p.prob(ones(2)).to(q.rate))
+    assert not p.detach().rate.requires_grad

@@ -397,3 +397,16 @@ test_bad_arguments_are_named = refused(
     ],
     of=lambda logits, components: sf.Mixture(torch.tensor(logits), components),
 )
+
+
+def test_heavy_tails_beyond_the_largest_float32() -> None:
+    unit = torch.tensor(1e30)
+    student = td.StudentT(torch.tensor(5.0), unit, unit)
+    p = sf.Mixture(torch.zeros(2), [sf.TruncatedParabola(0 * unit, unit), student])
+    one = torch.tensor(1.0)
+    q = sf.Mixture(torch.zeros(2), [sf.TruncatedParabola(0.0, 1.0), td.StudentT(5 * one, one, one)])
+    nodes, weights = p.quadrature()
+    assert nodes.isfinite().all() and weights.sum().item() == pytest.approx(1, abs=1e-6)
+    torch.testing.assert_close(p.mode / unit, q.mode, rtol=1e-5, atol=0)
+    means = p.expect(lambda t: torch.cos(t / unit)), q.expect(torch.cos)
+    torch.testing.assert_close(*means, rtol=1e-5, atol=0)

@@ -16,6 +16,11 @@ from torch import distributions as td
 from sparsefam import BetaGaussian, Laplace, Mixture, MultivariateNormal, Normal, Truncated, bases
 from sparsefam.distributions._torch_adapter import TorchUnivariate, intervals_of, wrap
 
+
+def transformed(base: td.Distribution, *transforms: td.Transform) -> td.TransformedDistribution:
+    return td.TransformedDistribution(base, list(transforms))
+
+
 KNOWN = {
     "Beta": (td.Beta(number(2000.0), number(3000.0)), stats.beta(2000, 3000)),
     "Cauchy": (td.Cauchy(number(1.0), number(0.01)), stats.cauchy(1, 0.01)),
@@ -27,10 +32,40 @@ KNOWN = {
     "InverseGamma": (InverseGamma(number(3.0), number(2.0)), stats.invgamma(3, scale=2)),
     "LogNormal": (td.LogNormal(number(0.0), number(1.0)), stats.lognorm(1)),
     "Logistic": (
-        td.TransformedDistribution(
-            td.Uniform(number(0.0), number(1.0)), [td.SigmoidTransform().inv]
-        ),
+        transformed(td.Uniform(number(0.0), number(1.0)), td.SigmoidTransform().inv),
         stats.logistic(),
+    ),
+    "Gamma, doubled": (
+        transformed(td.Gamma(number(2.0), number(1.0)), td.AffineTransform(0.0, 2.0)),
+        stats.gamma(2, scale=2),
+    ),
+    "Gamma, shifted": (
+        transformed(td.Gamma(number(2.0), number(1.0)), td.AffineTransform(number(-0.1), 2.0)),
+        stats.gamma(2, -0.1, 2),
+    ),
+    "Gamma, logarithm": (
+        transformed(td.Gamma(number(2.0), number(1.0)), td.ExpTransform().inv),
+        stats.loggamma(2),
+    ),
+    "Gamma, inverted": (
+        transformed(td.Gamma(number(3.0), number(1.0)), td.PowerTransform(number(-1.0))),
+        stats.invgamma(3),
+    ),
+    "Beta, turned": (
+        transformed(td.Beta(number(2.0), number(3.0)), td.AffineTransform(1.0, number(-3.0))),
+        stats.beta(3, 2, -2, 3),
+    ),
+    "Gumbel, turned": (
+        transformed(td.Gumbel(number(-1.0), number(2.0)), td.AffineTransform(0.0, number(-1.0))),
+        stats.gumbel_l(1, 2),
+    ),
+    "LogNormal, shifted": (
+        transformed(
+            td.Normal(number(0.0), number(1.0)),
+            td.ComposeTransform([td.ExpTransform(), td.AffineTransform(1.0, 3.0)]),
+            td.AffineTransform(0.0, 1.0),
+        ),
+        stats.lognorm(1, 1, 3),
     ),
     "Pareto": (td.Pareto(number(1.0), number(2.5)), stats.pareto(2.5)),
     "StudentT": (td.StudentT(number(1.5)), stats.t(1.5)),
@@ -151,6 +186,19 @@ def test_a_density_needs_no_more_than_log_prob_and_support() -> None:
     )
     assert p.mean.item() == pytest.approx(-0.5) and p.variance.item() == pytest.approx(0.125)
     assert intervals_of(p).tolist() == [[-math.inf, 0.0]]
+
+
+def test_a_half_line_turned_in_a_part_of_a_batch_is_refused() -> None:
+    base = td.Gamma(number(2.0), number([1.0, 1.0]))
+    with pytest.raises(ValueError, match="transforms must be of one sign in a batch"):
+        Truncated(transformed(base, td.AffineTransform(0.0, number([2.0, -2.0]))), 0.0, 1.0)
+    with pytest.raises(ValueError, match="transforms must be bijective, got AbsTransform"):
+        wrap(transformed(td.Normal(number(0.0), number(1.0)), td.AbsTransform())).cdf(number(1.0))
+
+
+def test_the_mode_is_searched_where_torchs_is_nan() -> None:
+    p = td.Kumaraswamy(number(2.0), number(3.0))
+    assert wrap(p).mode.item() == pytest.approx((1 / 5) ** 0.5)
 
 
 def test_discrete_distributions_and_missing_mass_are_refused() -> None:

@@ -208,3 +208,18 @@ def test_bad_arguments_are_named() -> None:
     ):
         with pytest.raises(ValueError, match=rule):
             Truncated(law, low, high)
+
+
+@pytest.mark.parametrize("name", ["Weibull", "LogNormal", "Gumbel", "Cauchy", "Normal", "Pareto"])
+@pytest.mark.parametrize("ends", [(None, 2.0), (0.5, None), (0.5, 2.0)])
+def test_tails_without_mass(name: str, ends: tuple[float | None, float | None]) -> None:
+    parameters = [x.requires_grad_() for x in double(1.0, 2.0)]
+    p = Truncated(getattr(td, name)(*parameters), *ends)
+    for x in (-math.inf, -1e300, -1e6, -1.0, 0.0, 1e6, 1e300, math.inf):
+        t = torch.tensor(x, dtype=DOUBLE, requires_grad=True)
+        for function in (p.cdf, p.survival, p.log_cdf, p.log_survival):
+            value = function(t)
+            assert not value.isnan(), (function, x)
+            if value.isfinite() and value.requires_grad:
+                slopes = torch.autograd.grad(value, [t, *parameters], allow_unused=True)
+                assert not any(s is not None and s.isnan() for s in slopes), (function, x)

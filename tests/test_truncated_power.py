@@ -55,7 +55,7 @@ def test_edges_are_the_same_where_values_are_not_read(
     """As on a GPU, where all subintervals have as many pieces, of which some are empty."""
     f = WAVES + PHASES * T
     due = normalizer.normalized_weights(f, MEASURE, eps)
-    monkeypatch.setattr(cells, "_is_read", lambda x: False)
+    monkeypatch.setattr(cells, "values_are_readable", lambda x: False)
     found = normalizer.normalized_weights(f, MEASURE, eps)
     torch.testing.assert_close(found, due, rtol=0, atol=1e-12)
 

@@ -4,13 +4,16 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from cases_kernel import bell
 from torch import distributions as td
 
 import sparsefam as sf
-from sparsefam import bases
+from sparsefam import attention, bases, inference, losses
 from sparsefam.attention import ContinuousAttention
+from sparsefam.estimators import BetaGaussianDensity, SparseDensity
 
 # Three densities each, which no shape of the wrong ones fits.
 ZEROS, ONES = torch.zeros(3), torch.ones(3)
@@ -112,3 +115,86 @@ def test_calls_of_constructors(call: str) -> None:
     name, function, wrong = OTHERS[call]
     for x in wrong:
         refuse(name, lambda x=x: function(x))
+
+
+LOC, MATRIX, DATA = torch.zeros(2), torch.eye(2), np.linspace(0, 1, 20).reshape(-1, 1)
+KERNEL = (torch.ones(1), torch.zeros(1, 1), bell(0.5))
+HILLS = bases.GaussianRBF(torch.linspace(0, 1, 5), 0.2)
+RIDGE = attention.RidgeRegression(HILLS, domain=(0.0, 1.0))
+FUNCTION = RIDGE.fit(torch.linspace(0, 1, 9), torch.zeros(1, 9, 2))
+ROW = torch.zeros(1, 1, 2)
+QUERY = sf.TruncatedParabola(0.5, 0.2)
+
+# By argument, all that take a float.
+FLOATS: dict[str, Callable[[Any], object]] = {
+    "alpha BetaGaussian": lambda x: sf.BetaGaussian(0.0, 1.0, x),
+    "alpha BetaLaplace": lambda x: sf.BetaLaplace(0.0, 1.0, x),
+    "alpha MultivariateBetaGaussian": lambda x: sf.MultivariateBetaGaussian(LOC, MATRIX, alpha=x),
+    "alpha KernelDeformedExp": lambda x: sf.KernelDeformedExp(*KERNEL, td.Uniform(-1, 1), x),
+    "alpha SparseCategorical": lambda x: sf.SparseCategorical([0.5, 0.5], x),
+    "alpha tsallis": lambda x: sf.tsallis_divergence(QUERY, QUERY, x),
+    "alpha bregman": lambda x: sf.bregman_divergence(QUERY, QUERY, x),
+    "alpha rpm": lambda x: sf.rpm(sf.scores.Quadratic(0.0, 1.0), x),
+    "alpha fenchel_young": lambda x: losses.fenchel_young(sf.scores.Quadratic(0.0, 1.0), QUERY, x),
+    "alpha FenchelYoungLoss": losses.FenchelYoungLoss,
+    "alpha ClassificationHead": lambda x: losses.ClassificationHead(2, 3, x),
+    "alpha RegressionHead": lambda x: losses.RegressionHead(2, x),
+    "alpha ContinuousAttention": lambda x: ContinuousAttention(8, 2, alpha=x),
+    "alpha retrieve": lambda x: attention.retrieve(FUNCTION, ROW, x),
+    "alpha AutoBetaGaussian": lambda x: inference.AutoBetaGaussian(print, alpha=x),
+    "alpha FenchelYoungELBO": lambda x: inference.FenchelYoungELBO(alpha=x),
+    "alpha TsallisELBO": lambda x: inference.TsallisELBO(alpha=x),
+    "alpha SparseDensity": lambda x: SparseDensity(alpha=x).fit(DATA),
+    "alpha BetaGaussianDensity": lambda x: BetaGaussianDensity(alpha=x).fit(DATA),
+    "beta escort": lambda x: QUERY.escort(x),
+    "beta kernels": lambda x: sf.KernelExp(*KERNEL, td.Uniform(-1, 1)).escort(x),
+    "loc": lambda x: sf.Normal(x, 1.0),
+    "scale": lambda x: sf.Triangular(0.0, x),
+    "low Truncated": lambda x: sf.Truncated(td.Normal(0.0, 1.0), low=x),
+    "low Censored": lambda x: sf.Censored(td.Normal(0.0, 1.0), low=x),
+    "low Density": lambda x: sf.Density(torch.neg, x, 1.0),
+    "high Density": lambda x: sf.Density(torch.neg, 0.0, x),
+    "low RestrictedPrior": lambda x: inference.RestrictedPrior(td.Normal(0.0, 1.0), x, 1.0),
+    "low ScaledBeta": lambda x: sf.ScaledBeta(x, 1.0, 0.5, 3.0),
+    "lower Interval": lambda x: sf.supports.Interval(x, 1.0),
+    "gate": lambda x: sf.Hurdle(td.Gamma(1.0, 1.0), x),
+    "tolerance KernelExp": lambda x: sf.KernelExp(*KERNEL, td.Uniform(-1, 1), tolerance=x),
+    "tolerance": lambda x: sf.KernelDeformedExp(*KERNEL, td.Uniform(-1, 1), 2.0, tolerance=x),
+    "knots": lambda x: bases.BSpline([0.0, 1.0, x], 1),
+    "frequencies": lambda x: bases.Fourier([1.0, x]),
+    "centers": lambda x: bases.GaussianRBF([1.0, x], 0.1),
+    "widths": lambda x: bases.GaussianRBF([1.0], x),
+    "edges": lambda x: bases.Indicator([0.0, x]),
+    "loc Quadratic": lambda x: sf.scores.Quadratic(x, 1.0),
+    "sigma": lambda x: sf.scores.Quadratic(0.0, x),
+    "b": lambda x: sf.scores.AbsoluteDeviation(0.0, x),
+    "width": lambda x: losses.mmd(QUERY, LOC, x),
+    "temperature ContinuousAttention": lambda x: ContinuousAttention(8, 2, temperature=x),
+    "temperature retrieve": lambda x: attention.retrieve(FUNCTION, ROW, 1.0, x),
+    "smoothing ContinuousAttention": lambda x: ContinuousAttention(8, 2, smoothing=x),
+    "penalty ContinuousAttention": lambda x: ContinuousAttention(8, 2, penalty=x),
+    "layer_scale": lambda x: ContinuousAttention(8, 2, layer_scale=x),
+    "domain ContinuousAttention": lambda x: ContinuousAttention(8, 2, domain=(0.0, x)),
+    "dropout": lambda x: ContinuousAttention(8, 2, dropout=x),
+    "tau": lambda x: attention.ContractingMemory(RIDGE, x),
+    "stickiness": lambda x: attention.ContractingMemory(RIDGE, stickiness=x),
+    "forgetting_factor": lambda x: attention.ForgettingMemory(RIDGE, x),
+    "start": lambda x: attention.LearnedAlpha(2, x),
+    "high LearnedAlpha": lambda x: attention.LearnedAlpha(2, 1.5, x),
+    "reach": lambda x: attention.LocalScore(x),
+    "penalty": lambda x: attention.RidgeRegression(HILLS, penalty=x),
+    "smoothing": lambda x: attention.RidgeRegression(HILLS, smoothing=x),
+    "domain": lambda x: attention.RidgeRegression(HILLS, domain=(0.0, x)),
+    "coverage": lambda x: SparseDensity(coverage=x).fit(DATA),
+    "penalty SparseDensity": lambda x: SparseDensity(penalty=x).fit(DATA),
+    "tol": lambda x: SparseDensity(tol=x).fit(DATA),
+    "tol BetaGaussianDensity": lambda x: BetaGaussianDensity(tol=x).fit(DATA),
+    "init_scale": lambda x: inference.AutoBetaGaussian(print, init_scale=x),
+}
+
+
+@pytest.mark.parametrize("call", FLOATS)
+def test_integers_that_no_float_holds(call: str) -> None:
+    for x in (10**400, -(10**400)):
+        with pytest.raises(ValueError, match=rf"\b{call.split()[0]}\b"):
+            FLOATS[call](x)

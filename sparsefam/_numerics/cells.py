@@ -9,7 +9,7 @@ neither $\psi$ nor x is evaluated anywhere but at the nodes, so expectations and
 remain matrix products.
 
 Nodes are the first axis of all arrays and subintervals the last. Where sizes may follow from values
-without waiting for a device, on a CPU, work that changes nothing is left out (`_is_read`).
+without waiting for a device, on a CPU, work that changes nothing is left out.
 """
 
 import math
@@ -24,6 +24,7 @@ from numpy.polynomial import chebyshev
 from torch import Tensor
 
 from .deformed import Power, functions
+from .modes import values_are_readable
 from .quadrature import MAKERS, Numbers, gauss_legendre, smooth_unit_rule, table
 
 __all__ = [
@@ -52,11 +53,6 @@ _BLOCK = 2**15
 _FEW_NODES = 4
 # Steps of the search for quantiles.
 _QUANTILE_STEPS = {torch.float32: 14, torch.float64: 24}
-
-
-def _is_read(x: Tensor) -> bool:
-    """Return whether sizes may follow from values, which other devices than the CPU make wait."""
-    return x.is_cpu
 
 
 # Chebyshev polynomials on the reference element [-1, 1]
@@ -146,7 +142,8 @@ def positive_pieces(u: Tensor, rough: bool = False) -> Pieces:
     # Row 0 stands for the lower end, and one more than there are check points for the upper.
     ends = torch.where(rows == 0, -1.0, 1.0).to(values)
     inner, columns, row = (rows > 0) & (rows < len(values)), column.repeat(2), rows
-    if _is_read(u):
+    readable = values_are_readable(u)
+    if readable:
         place = inner.nonzero().squeeze(-1)
         row, columns = row[place], columns[place]
     row = row.clamp(1, len(values) - 1)
@@ -154,9 +151,13 @@ def positive_pieces(u: Tensor, rough: bool = False) -> Pieces:
     steps = 1 if rough else _ROOT_STEPS.get(u.dtype, 4)
     parts = table("chebyshev", (len(u),), u)[:3] @ u.index_select(1, columns)
     roots = _roots(parts, low, high, first, last, steps)
-    ends = ends.index_copy_(0, place, roots) if _is_read(u) else torch.where(inner, roots, ends)
+    ends = (
+        ends.index_copy_(0, place, roots)
+        if values_are_readable(u)
+        else torch.where(inner, roots, ends)
+    )
     lower, upper = ends.reshape(2, -1)
-    count = int((rank == 0).sum()) if _is_read(u) else u.shape[1]
+    count = int((rank == 0).sum()) if readable else u.shape[1]
     return Pieces(column, rank, lower, torch.maximum(lower, upper), count)
 
 
@@ -173,7 +174,7 @@ def _sign_changes(values: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
     signs = (2.0 ** torch.arange(count, device=values.device).to(exact) @ inside).long()
     column, left, pieces = torch.arange(n, device=values.device), signs ^ (signs << 1), []
     for rank in range(most):
-        if _is_read(left):
+        if values_are_readable(left):
             some = left.nonzero().squeeze(-1)
             if len(some) < len(left):
                 left, column = left[some], column[some]
@@ -198,7 +199,7 @@ def _with_dips(u: Tensor, points: Tensor, values: Tensor) -> tuple[Tensor, Tenso
     left, right, inner = products[:-1], products[1:], values[1:-1]
     excess = (left + right).addcmul_(inner, inner, value=-4)
     dips = torch.minimum(torch.minimum(left, right), excess)
-    if _is_read(u):
+    if values_are_readable(u):
         column = (dips.amax(0) > 0).nonzero().squeeze(-1)
         row, place = (dips.index_select(1, column) > 0).nonzero(as_tuple=True)
         column = column[place]
@@ -297,7 +298,7 @@ def _candidates(
     columns: Tensor, power: Power, names: tuple[str, ...]
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield indices (k,) and nodal values (m, k) of columns (m, n) that may be cut, in blocks."""
-    if not _is_read(columns):
+    if not values_are_readable(columns):
         yield torch.arange(columns.shape[1], device=columns.device), columns
         return
     near = _near_root(columns, power, names).nonzero().squeeze(-1)
@@ -325,7 +326,7 @@ def _cut_pieces(
     cut = (pieces.lower > -1) | (pieces.upper < 1)
     if not _is_polynomial(power, names):
         cut = torch.ones_like(cut)
-    if _is_read(x):
+    if values_are_readable(x):
         place = cut.nonzero().squeeze(-1)
         column, rank, lower, upper = (part.index_select(0, place) for part in pieces[:4])
         return Pieces(column, rank, lower, upper, int((rank == 0).sum())), None
@@ -351,7 +352,7 @@ def rough_masses(x: Tensor, measure: Tensor, power: Power) -> tuple[Tensor, Tens
     columns = replace(power, eps=_by_column(power.eps, x))
     candidates = [*_candidates(x.flatten(1), columns, names)] if _is_cut(power) else []
     blocks = [x.new_empty(0).long(), *(block for block, _ in candidates)]
-    if _is_read(x):
+    if values_are_readable(x):
         some = x.new_zeros(rows).index_fill_(0, torch.cat(blocks) % rows, 1.0)
         if 2 * int(some.sum()) < rows:
             place = some.nonzero().squeeze(-1)
@@ -439,7 +440,7 @@ def _unit_rule(
 def pieces_by_column(pieces: Pieces, n: int) -> tuple[Tensor, Tensor]:
     """Return lower and upper ends (P, n) of the pieces of n columns, both 1 where there is none."""
     most = len(pieces.rank) // max(n, 1)
-    if _is_read(pieces.rank):
+    if values_are_readable(pieces.rank):
         most = int(pieces.rank[-1]) + 1 if len(pieces.rank) else 1
     place = pieces.rank, pieces.column
     lower, upper = (
@@ -480,7 +481,7 @@ def power_quantiles(x: Tensor, density: Tensor, power: Power, mass: Tensor) -> T
         # Rounding may put a quantile just outside its bracket.
         y = torch.where(((step >= low) & (step <= high)) | ~moved, step, (low + high) / 2)
         found.index_copy_(0, rows, y)
-        if _is_read(y):
+        if values_are_readable(y):
             left = moved.nonzero().squeeze(-1)
             if not len(left):
                 break

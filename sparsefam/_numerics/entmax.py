@@ -18,15 +18,10 @@ from typing import Any
 import torch
 from torch import Size, Tensor
 
+from .modes import compiled, exported_to_onnx, values_are_readable
 from .normalizer import newton_from_below
-from .validation import (
-    broadcasts_to,
-    by_forward_mode,
-    forward_rule,
-    in_eager,
-    is_plain_cpu_tensor,
-    require,
-)
+from .operators import Changes, differentiable, operator
+from .validation import broadcasts_to, require
 
 __all__ = ["Jacobian", "entmax", "entmax_of", "epsilon", "require_finite_index", "solve"]
 
@@ -72,7 +67,10 @@ def entmax_of(f: Tensor, eps: Tensor, number: float | None) -> Tensor:
     """Return the probabilities of scores in full precision, from `epsilon`."""
     if number == 0:
         return torch.softmax(f, -1)
-    return by_forward_mode(_Entmax, _EntmaxForward).apply(f, eps, number)
+    if number == 1 and compiled() and exported_to_onnx():
+        return _sparsemax(f)
+    p: Tensor = _entmax(f, eps, number)
+    return p
 
 
 def require_finite_index(alpha: Tensor | float, batch: Size) -> None:
@@ -107,7 +105,7 @@ def solve(
         p = torch.softmax(scores, -1)
         return p, p, torch.zeros_like(p[..., :1])
     f = scores - scores.amax(-1, keepdim=True)
-    readable = in_eager() and is_plain_cpu_tensor(f, eps)
+    readable = values_are_readable(f, eps)
     size: Tensor | float = eps.clamp(_LEAST_EPSILON, 1) if number is None else min(number, 1.0)
     flat = is_flat(eps, number)
     if not flat and (number is not None or readable and bool((eps > 1).all())):
@@ -217,7 +215,7 @@ def is_flat(eps: Tensor, number: float | None) -> bool:
     """Return whether epsilon is at most 1 everywhere, as far as that can be read."""
     if number is not None:
         return number <= 1
-    return in_eager() and is_plain_cpu_tensor(eps) and bool((eps <= 1).all())
+    return values_are_readable(eps) and bool((eps <= 1).all())
 
 
 def _solve(scores: Tensor, eps: Tensor, number: float | None) -> Tensor:
@@ -233,53 +231,29 @@ def _sparsemax(scores: Tensor) -> Tensor:
     return (scores - thresholds.gather(-1, last)).clamp_min(0)
 
 
-@torch.library.custom_op("sparsefam::entmax", mutates_args=())
-def _solve_operator(scores: Tensor, eps: Tensor, number: float | None) -> Tensor:
-    """Call `_solve` from a compiled graph, which would take long to compile its many steps."""
-    return _solve(scores, eps, number).contiguous()
+def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
+    p, eps, number = kept
+    (grad,), jacobian, by_eps = grads, Jacobian(p, eps, number), None
+    if needed[1]:
+        by_eps = (grad * jacobian.in_alpha()).sum_to_size(eps.shape).to(eps)
+    return jacobian.in_scores(grad), by_eps
 
 
-@_solve_operator.register_fake
-def _(scores: Tensor, eps: Tensor, number: float | None) -> Tensor:
-    return torch.empty_like(scores).contiguous()
+def _push_forward(kept: Any, changes: Changes) -> Tensor:
+    p, eps, number = kept
+    by_score, by_eps, _ = changes
+    jacobian = Jacobian(p, eps, number)
+    found = torch.zeros_like(p) if by_score is None else jacobian.in_scores(by_score)
+    return found if by_eps is None else found + by_eps * jacobian.in_alpha()
 
 
-class _Entmax(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(scores: Tensor, eps: Tensor, number: float | None) -> Tensor:
-        if not torch.compiler.is_compiling():
-            return _solve(scores, eps, number)
-        if number == 1 and torch.onnx.is_in_onnx_export():
-            return _sparsemax(scores)
-        return _solve_operator(scores, eps, number)
-
-    @staticmethod
-    def setup_context(
-        ctx: Any, inputs: tuple[Tensor, Tensor, float | None], output: Tensor
-    ) -> None:
-        ctx.number = inputs[2]
-        ctx.save_for_backward(output, inputs[1])
-        ctx.save_for_forward(output, inputs[1])
-
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor | None, None]:
-        p, eps = ctx.saved_tensors
-        jacobian, by_eps = Jacobian(p, eps, ctx.number), None
-        if ctx.needs_input_grad[1]:
-            by_eps = (slope * jacobian.in_alpha()).sum_to_size(eps.shape).to(eps)
-        return jacobian.in_scores(slope), by_eps, None
-
-
-class _EntmaxForward(_Entmax):
-    @staticmethod
-    @forward_rule
-    def jvp(ctx: Any, by_score: Tensor | None, by_eps: Tensor | None, _: None) -> Tensor:
-        p, eps = ctx.saved_tensors
-        jacobian = Jacobian(p, eps, ctx.number)
-        found = torch.zeros_like(p) if by_score is None else jacobian.in_scores(by_score)
-        return found if by_eps is None else found + by_eps * jacobian.in_alpha()
+# Compiled graphs would take long to compile its many steps.
+_entmax = differentiable(
+    operator("entmax", _solve, lambda scores, *_: torch.empty_like(scores).contiguous()),
+    _pull_back,
+    lambda inputs, outputs: (*outputs, *inputs[1:]),
+    _push_forward,
+)
 
 
 class Jacobian:

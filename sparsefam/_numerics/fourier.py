@@ -15,7 +15,7 @@ the functions with supports that end between them.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -25,10 +25,16 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
-from torch.utils._python_dispatch import _disable_current_modes
 
+from .modes import (
+    branches_allowed,
+    compiled,
+    is_batched_by_autograd,
+    may_have_tangent,
+    outside_modes,
+)
+from .operators import Changes, differentiable
 from .quadrature import MAKERS, Numbers, table
-from .validation import in_eager, may_have_tangent
 
 __all__ = [
     "LOG_DENSITIES",
@@ -237,7 +243,7 @@ def _law_table(law: int, count: int, bits: int, *numbers: float) -> Numbers:
     exponent, reach, low, high, period, width = numbers
     dtype = torch.float64 if bits == 64 else torch.float32
     waves = Waves(low, high, period, count, width, dtype)
-    with _disable_current_modes(), torch._C._DisableFuncTorch():
+    with outside_modes():
         one, end = torch.tensor([[exponent], [reach]], dtype=torch.float64)
         found: Numbers = learned_table(_NAMES[law], one, end, waves).double().numpy()
     return found
@@ -383,12 +389,11 @@ def expect_waves(
         waves: What tables and amplitudes belong to.
         weights: Of mixtures of C neighbouring densities each, (g, l, C).
     """
-    tensors = loc, half, tables, right
-    given = tensors if weights is None else (*tensors, weights)
-    compiling = torch.compiler.is_compiling()
-    if not compiling and (not in_eager() or any(map(may_have_tangent, given))):
-        return _product(loc, half, tables, right, weights, index, waves)
-    return _Product.apply(*tensors, weights, index, waves)
+    given = [x for x in (loc, half, tables, right, weights) if x is not None]
+    inputs = loc, half, tables, right, weights, index, waves
+    in_blocks = compiled() or branches_allowed() and not may_have_tangent(*given)
+    found: Tensor = (_product_in_blocks if in_blocks else _product)(*inputs)
+    return found
 
 
 def _product(
@@ -439,91 +444,86 @@ def without_values() -> Iterator[None]:
         _without_values.reset(token)
 
 
-class _Product(torch.autograd.Function):
-    """`expect_waves` in blocks, whose features are made again in the backward pass."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        loc: Tensor,
-        half: Tensor,
-        tables: Tensor,
-        right: Tensor,
-        weights: Tensor | None,
-        index: Tensor | None,
-        waves: Waves,
-    ) -> Tensor:
-        ctx.save_for_backward(loc, half, tables, right, weights, index)
-        ctx.waves = waves
-        rows = loc if weights is None else weights
-        out = right.new_zeros(*rows.shape[:2], right.shape[-1])
-        if not torch.compiler.is_compiling() and _without_values.get():
-            return out
-        turns = _phases(waves, loc)
-        for whole, part in _blocks(loc, weights, waves.number):
-            sums = _Cells.of(half[part], _of(index, part), waves).sums(tables)
-            phases = _Cells.of_phases(loc[part], waves).sums(turns)
-            features = _damp(phases, _characteristic(half[part], sums))
-            features = _mix(features, _of(weights, whole))
-            torch.matmul(features, _own(right, part), out=out[whole])
+def _forward(
+    loc: Tensor,
+    half: Tensor,
+    tables: Tensor,
+    right: Tensor,
+    weights: Tensor | None,
+    index: Tensor | None,
+    waves: Waves,
+) -> Tensor:
+    """Compute `expect_waves` in blocks, whose features are made again in the backward pass."""
+    rows = loc if weights is None else weights
+    out = right.new_zeros(*rows.shape[:2], right.shape[-1])
+    if not compiled() and _without_values.get():
         return out
+    turns = _phases(waves, loc)
+    for whole, part in _blocks(loc, weights, waves.number):
+        sums = _Cells.of(half[part], _of(index, part), waves).sums(tables)
+        phases = _Cells.of_phases(loc[part], waves).sums(turns)
+        features = _damp(phases, _characteristic(half[part], sums))
+        features = _mix(features, _of(weights, whole))
+        torch.matmul(features, _own(right, part), out=out[whole])
+    return out
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        *leaves, index = ctx.saved_tensors
-        loc, half, tables, right, weights = leaves
-        waves: Waves = ctx.waves
-        needs = ctx.needs_input_grad[:5]
-        compiling = torch.compiler.is_compiling()
-        again = torch.is_grad_enabled() and not compiling
-        if again or not compiling and torch._C._functorch.is_legacy_batchedtensor(grad):
-            with torch.enable_grad():
-                views = [x if x is None else x.view_as(x) for x in leaves]
-                product: Any = partial(_product, index=index, waves=waves)
-                value = product(*views)
-            needed = [x for x, need in zip(views, needs, strict=True) if x is not None and need]
-            found = iter(torch.autograd.grad(value, needed, grad, create_graph=again))
-            return *(next(found) if need else None for need in needs), None, None
-        count = waves.number
-        omega = waves.frequencies(loc).to(loc.dtype)
-        paired = zip(leaves, needs, strict=True)
-        total = [torch.zeros_like(x) if need else None for x, need in paired]
-        by_loc, by_half, by_tables, by_right, by_weights = total
-        turns, both = _phases(waves, loc), _with_slopes(tables, waves.cells[1])
-        for whole, part in _blocks(loc, weights, count):
-            wide, above, own = half[part], grad[whole], _of(weights, whole)
-            cells = _Cells.of(wide, _of(index, part), waves)
-            sums, bent = cells.sums(both).chunk(2, -1)
-            value = _characteristic(wide, sums)
-            phases = _Cells.of_phases(loc[part], waves).sums(turns)
-            cos, sin = phases.chunk(2, -1)
-            pulled = above @ _own(right, part).mT
-            if weights is not None:
-                pulled = pulled.repeat_interleave(weights.shape[-1], 1)
-            along, across = pulled[..., :count], pulled[..., count:]
-            even = torch.addcmul(cos * along, sin, across)
-            odd = torch.addcmul(cos * across, sin, along, value=-1)
-            slopes = odd.mul_(value) @ omega, -wide * (bent * even).sum(-1)
-            if own is not None:
-                slopes = slopes[0] * own.flatten(1), slopes[1] * own.flatten(1)
-                if by_weights is not None:
-                    by_weights[whole] = (even * value).sum(-1).view_as(own)
-                even = even * own.flatten(1).unsqueeze(-1)
-            for each, slope in zip((by_loc, by_half), slopes, strict=True):
-                if each is not None:
-                    each[part] = slope
-            if by_tables is not None:
-                squares = (-even * (wide * wide).unsqueeze(-1)).unsqueeze(-2)
-                order = torch.arange(tables.shape[1], device=even.device).unsqueeze(-1)
-                rows = squares * cells.distance[..., None, None] ** order
-                by_tables.index_add_(0, cells.number.flatten(), rows.flatten(0, 1))
-            if by_right is not None:
-                features = _mix(_damp(phases, value), own)
-                if right.shape[0] == 1:
-                    by_right[0] += features.flatten(0, 1).mT @ above.flatten(0, 1)
-                else:
-                    by_right[part[0]] += features.mT @ above
-        return *total, None, None
+
+def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
+    *leaves, index, waves = kept
+    (grad,), needs = grads, needed[:5]
+    loc, half, tables, right, weights = leaves
+    again = torch.is_grad_enabled() and not compiled()
+    if again or not compiled() and is_batched_by_autograd(grad):
+        with torch.enable_grad():
+            views = [x if x is None else x.view_as(x) for x in leaves]
+            product: Any = partial(_product, index=index, waves=waves)
+            value = product(*views)
+        wanted = [x for x, need in zip(views, needs, strict=True) if x is not None and need]
+        found = iter(torch.autograd.grad(value, wanted, grad, create_graph=again))
+        return [next(found) if need else None for need in needs]
+    count = waves.number
+    omega = waves.frequencies(loc).to(loc.dtype)
+    paired = zip(leaves, needs, strict=True)
+    total = [torch.zeros_like(x) if need else None for x, need in paired]
+    by_loc, by_half, by_tables, by_right, by_weights = total
+    turns, both = _phases(waves, loc), _with_slopes(tables, waves.cells[1])
+    for whole, part in _blocks(loc, weights, count):
+        wide, above, own = half[part], grad[whole], _of(weights, whole)
+        cells = _Cells.of(wide, _of(index, part), waves)
+        sums, bent = cells.sums(both).chunk(2, -1)
+        value = _characteristic(wide, sums)
+        phases = _Cells.of_phases(loc[part], waves).sums(turns)
+        cos, sin = phases.chunk(2, -1)
+        pulled = above @ _own(right, part).mT
+        if weights is not None:
+            pulled = pulled.repeat_interleave(weights.shape[-1], 1)
+        along, across = pulled[..., :count], pulled[..., count:]
+        even = torch.addcmul(cos * along, sin, across)
+        odd = torch.addcmul(cos * across, sin, along, value=-1)
+        slopes = odd.mul_(value) @ omega, -wide * (bent * even).sum(-1)
+        if own is not None:
+            slopes = slopes[0] * own.flatten(1), slopes[1] * own.flatten(1)
+            if by_weights is not None:
+                by_weights[whole] = (even * value).sum(-1).view_as(own)
+            even = even * own.flatten(1).unsqueeze(-1)
+        for each, slope in zip((by_loc, by_half), slopes, strict=True):
+            if each is not None:
+                each[part] = slope
+        if by_tables is not None:
+            squares = (-even * (wide * wide).unsqueeze(-1)).unsqueeze(-2)
+            order = torch.arange(tables.shape[1], device=even.device).unsqueeze(-1)
+            rows = squares * cells.distance[..., None, None] ** order
+            by_tables.index_add_(0, cells.number.flatten(), rows.flatten(0, 1))
+        if by_right is not None:
+            features = _mix(_damp(phases, value), own)
+            if right.shape[0] == 1:
+                by_right[0] += features.flatten(0, 1).mT @ above.flatten(0, 1)
+            else:
+                by_right[part[0]] += features.mT @ above
+    return total
+
+
+_product_in_blocks = differentiable(_forward, _pull_back, lambda inputs, outputs: inputs)
 
 
 _Part = tuple[slice, slice]
@@ -533,7 +533,7 @@ def _blocks(loc: Tensor, weights: Tensor | None, count: int) -> Iterator[tuple[_
     """Divide rows (g, l) into blocks, and return each with the part of locations (g, l C)."""
     each = 1 if weights is None else weights.shape[-1]
     groups, rows = loc.shape[0], loc.shape[1] // each
-    if torch.compiler.is_compiling():
+    if compiled():
         whole = slice(None), slice(None)
         yield whole, whole
         return

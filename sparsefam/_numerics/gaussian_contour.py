@@ -28,9 +28,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from .ellipsoid import orthogonalize
+from .modes import compiled, in_forward_mode
+from .operators import Changes, differentiable, operator
 from .special import stirling_excess
 from .validation import difference
 
@@ -81,7 +82,7 @@ def _dtype_of(inputs: Four) -> torch.dtype:
 
 
 def _outputs(inputs: Four, exponent: Tensor | float | None, sloped: bool) -> tuple[Tensor, ...]:
-    """Compute `_Integral` for a batch: all its outputs, or only the first if nobody needs more."""
+    """Compute `_integrals` for a batch: all its outputs, or only the first if nobody needs more."""
     m, kind = _exponents(exponent, inputs[0])
     dtype = torch.promote_types(_dtype_of(inputs), torch.float32)
     loc, scale_tril, centers, spread, m = (x.to(dtype) for x in (*inputs, m))
@@ -89,67 +90,17 @@ def _outputs(inputs: Four, exponent: Tensor | float | None, sloped: bool) -> tup
     spread = spread.expand(centers.shape[0]) if spread.dim() < 2 else spread
     rows = (loc.reshape(-1, dim), scale_tril.reshape(-1, dim, dim), centers, spread, m.reshape(-1))
     found: tuple[Tensor, ...]
-    if forward_ad._current_level >= 0:  # ordinary operations have derivatives in forward mode
+    if in_forward_mode():  # ordinary operations have derivatives in forward mode
         fixed = _FixedNodes(kind, rows)
         found = (fixed.integrals(*fixed.coordinates(*rows)).to(dtype),)
         if sloped:
             frame = fixed.frame
             found += (*fixed.partials(*rows), frame.rotation, frame.inverse, frame.shrink)
-    elif sloped or torch.is_grad_enabled() or torch.compiler.is_compiling():
-        found = _Integral.apply(*rows, kind, sloped)
+    elif sloped or torch.is_grad_enabled() or compiled():
+        found = _differentiable_integrals(*rows, kind, sloped)
     else:
         found = _by_chunks(rows, kind, False)
     return tuple(x.reshape(*batch, *x.shape[1:]) for x in found)
-
-
-class _Integral(torch.autograd.Function):
-    """Integrals of densities (R) against Gaussians (N), their derivatives, and the coordinates.
-
-    The outputs are those of `_integrals`. The derivatives are outputs so that they can be
-    differentiated; `sloped` tells that they are part of a compiled graph's output.
-    """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(
-        loc: Tensor,
-        scale_tril: Tensor,
-        centers: Tensor,
-        spread: Tensor,
-        m: Tensor,
-        kind: str,
-        sloped: bool,
-    ) -> tuple[Tensor, ...]:
-        inputs = [loc, scale_tril, centers, spread, m]
-        if torch.compiler.is_compiling():
-            return tuple(_integral_operator(inputs, kind))
-        return _by_chunks(inputs, kind, True)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*output[5:])
-        ctx.save_for_backward(*inputs[:5], *output[1:])
-        ctx.kind, ctx.sloped = inputs[5:]
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors  # read once, as checkpointing requires
-        inputs, partials = saved[:5], saved[5:9]
-        total: list[Any] = [None] * 5
-        if grads[0] is not None:
-            total = _pull_back(grads[0], inputs, partials, saved[9:])
-        compiling = torch.compiler.is_compiling()
-        # A compiled graph gives zeros where it has no gradient.
-        if any(g is not None for g in grads[1:5]) and (ctx.sloped or not compiling):
-            cotangents = [
-                torch.zeros_like(x) if g is None else g
-                for x, g in zip(partials, grads[1:5], strict=True)
-            ]
-            above = (_pull_operator if compiling else _pull_partials)(ctx.kind, inputs, cotangents)
-            total = [b if a is None else a + b for a, b in zip(total, above, strict=True)]
-        return (*total, None, None)
 
 
 def _by_chunks(inputs: Sequence[Tensor], kind: str, sloped: bool) -> tuple[Tensor, ...]:
@@ -182,49 +133,18 @@ def _integrals(inputs: Sequence[Tensor], kind: str, sloped: bool) -> tuple[Tenso
     return (*ends, frame.rotation, frame.inverse, frame.shrink)
 
 
-@torch.library.custom_op(
-    "sparsefam::ball_integrals",
-    mutates_args=(),
-    schema="(Tensor[] inputs, str kind) -> Tensor[]",
-)
-def _integral_operator(inputs: Sequence[Tensor], kind: str) -> list[Tensor]:
-    """Call `_by_chunks` from a compiled graph, which could not fuse its complex numbers."""
-    return [x.contiguous() for x in _by_chunks(inputs, kind, True)]
-
-
-@_integral_operator.register_fake
-def _(inputs: Sequence[Tensor], kind: str) -> list[Tensor]:
-    return [x.contiguous() for x in _integrals(inputs, kind, True)]
-
-
 def _pull_partials(
     kind: str, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]
-) -> tuple[Tensor, ...]:
+) -> list[Tensor]:
     """Return gradients in the inputs, from those in the derivatives in the frame."""
     with torch.enable_grad():
         pull = torch.func.vjp(_FixedNodes(kind, inputs).partials, *inputs)[1]
-        found: tuple[Tensor, ...] = pull(tuple(cotangents))
-    return found
+        return [x.clone() for x in pull(tuple(cotangents))]
 
 
-@torch.library.custom_op(
-    "sparsefam::ball_pull",
-    mutates_args=(),
-    schema="(str kind, Tensor[] inputs, Tensor[] cotangents) -> Tensor[]",
-)
-def _pull_operator(
-    kind: str, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]
+def _pull_integrals_back(
+    grad: Tensor, inputs: Sequence[Tensor], partials: Any, frame: Any
 ) -> list[Tensor]:
-    """Call `_pull_partials` from a compiled graph."""
-    return [x.clone() for x in _pull_partials(kind, inputs, cotangents)]
-
-
-@_pull_operator.register_fake
-def _(kind: str, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> list[Tensor]:
-    return [torch.empty_like(x) for x in inputs]
-
-
-def _pull_back(grad: Tensor, inputs: tuple[Tensor, ...], partials: Any, frame: Any) -> list[Tensor]:
     """Return gradients in the inputs, from that in the integrals (R, N)."""
     scale_tril, spread, dtype = inputs[1].double(), inputs[3].double(), grad.dtype
     rotation, inverse, shrink = frame
@@ -245,6 +165,55 @@ def _pull_back(grad: Tensor, inputs: tuple[Tensor, ...], partials: Any, frame: A
         by_width = (g * by_spread).sum(0) * 2 / spread
     found = (-back.sum(1), by_scale_tril.tril(), back.sum(0), by_width, (g * by_exponent).sum(1))
     return [x.to(dtype) for x in found]
+
+
+def _forward(
+    loc: Tensor,
+    scale_tril: Tensor,
+    centers: Tensor,
+    spread: Tensor,
+    m: Tensor,
+    kind: str,
+    sloped: bool,
+) -> list[Tensor]:
+    """Compute all of `_integrals`; `sloped` tells that a graph returns their derivatives, too."""
+    return [*_by_chunks((loc, scale_tril, centers, spread, m), kind, True)]
+
+
+def _like_outputs(*arguments: Any) -> list[Tensor]:
+    *inputs, kind, _ = arguments
+    return [x.contiguous() for x in _integrals(inputs, kind, True)]
+
+
+def _pull_back(kept: Any, grads: Changes, _: Sequence[bool]) -> Changes:
+    inputs, (kind, sloped), partials, frame = kept[:5], kept[5:7], kept[7:11], kept[11:]
+    total: list[Any] = [None] * 5
+    if grads[0] is not None:
+        total = _pull_integrals_back(grads[0], inputs, partials, frame)
+    # A compiled graph gives zeros where it has no gradient.
+    if any(g is not None for g in grads[1:5]) and (sloped or not compiled()):
+        cotangents = [
+            torch.zeros_like(x) if g is None else g
+            for x, g in zip(partials, grads[1:5], strict=True)
+        ]
+        above = _pull_operator(kind, inputs, cotangents)
+        total = [b if a is None else a + b for a, b in zip(total, above, strict=True)]
+    return total
+
+
+# Compiled graphs could not fuse complex numbers. Derivatives are results so that they can be
+# differentiated.
+_pull_operator = operator(
+    "ball_pull",
+    _pull_partials,
+    lambda kind, inputs, _: [torch.empty_like(x).contiguous() for x in inputs],
+)
+_differentiable_integrals = differentiable(
+    operator("ball_integrals", _forward, _like_outputs),
+    _pull_back,
+    lambda inputs, outputs: (*inputs, *outputs[1:]),
+    constants=(5, 6, 7),
+)
 
 
 # Coordinates in which the ellipsoid is the unit ball and the Gaussians have independent components

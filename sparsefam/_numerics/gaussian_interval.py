@@ -12,15 +12,17 @@ closed form, otherwise by Gauss-Legendre quadrature. Each is inaccurate where th
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .modes import compiled, values_are_readable
+from .operators import Changes, differentiable
 from .quadrature import gauss_legendre
-from .validation import broadcast_shapes, by_forward_mode, difference
+from .validation import broadcast_shapes, difference
 
 __all__ = ["Profile", "gaussian_expectation", "negligible_distance"]
 
@@ -105,93 +107,72 @@ def negligible_distance(x: Tensor) -> float:
     return 9.5 if torch.finfo(x.dtype).eps < 1e-12 else 6.5
 
 
-def _expectation(*arguments: Any) -> Tensor:
-    return by_forward_mode(_Expectation, _ExpectationForward).apply(*arguments)
+def _forward(
+    loc: Tensor,
+    scale: Tensor,
+    center: Tensor,
+    width: Tensor,
+    coefficients: tuple[float, ...],
+    order: int,
+) -> Tensor:
+    """Compute R_{f,n}."""
+    return _integrals(loc, scale, center, width, ((Profile(coefficients), order),))[0]
 
 
-class _Expectation(torch.autograd.Function):
-    """R_{f,n}, of which the backward pass computes derivatives and saves no tensor of all pairs."""
-
-    @staticmethod
-    def forward(
-        loc: Tensor,
-        scale: Tensor,
-        center: Tensor,
-        width: Tensor,
-        coefficients: tuple[float, ...],
-        order: int,
-    ) -> Tensor:
-        return _integrals(loc, scale, center, width, ((Profile(coefficients), order),))[0]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs[:4])
-        ctx.save_for_forward(*inputs[:4])
-        ctx.coefficients, ctx.order = inputs[4:]
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        loc, scale, center, width = inputs = ctx.saved_tensors
-        at_loc, at_scale, at_center, at_width, *_ = ctx.needs_input_grad
-        profile, n = Profile(ctx.coefficients), ctx.order
-        needs = {
-            "first": (at_loc or at_center, profile, n + 1),
-            "flux": (at_scale, profile.flux, n + 2),
-            "second": (at_width, profile, n + 2),
-        }
-        orders = {name: (f, k) for name, (needed, f, k) in needs.items() if needed}
-        # A compiled graph has no double backward, and tracing into the recursion would not end.
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            values = [_expectation(*inputs, f.coefficients, k) for f, k in orders.values()]
-        else:
-            values = _integrals(loc, scale, center, width, tuple(orders.values()))
-        by = {name: grad * x for name, x in zip(orders, values, strict=True)}
-        return (
-            by["first"].sum_to_size(loc.shape) if at_loc else None,
-            (by["flux"] * scale).sum_to_size(scale.shape) if at_scale else None,
-            -by["first"].sum_to_size(center.shape) if at_center else None,
-            (by["second"] * width).sum_to_size(width.shape) if at_width else None,
-            None,
-            None,
-        )
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
-        # Elementwise: put the mapped axis first and pad the others for broadcasting.
-        rank = max(x.dim() - (d is not None) for x, d in zip(args[:4], in_dims, strict=False))
-        front = []
-        for x, d in zip(args[:4], in_dims, strict=False):
-            if d is not None:
-                x = x.movedim(d, 0)
-                x = x.reshape(x.shape[0], *(1,) * (rank - x.dim() + 1), *x.shape[1:])
-            front.append(x)
-        return _expectation(*front, *args[4:]), 0
+def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
+    *inputs, coefficients, n = kept
+    (loc, scale, center, width), (grad,), profile = inputs, grads, Profile(coefficients)
+    at_loc, at_scale, at_center, at_width, *_ = needed
+    needs = {
+        "first": (at_loc or at_center, profile, n + 1),
+        "flux": (at_scale, profile.flux, n + 2),
+        "second": (at_width, profile, n + 2),
+    }
+    orders = {name: (f, k) for name, (wanted, f, k) in needs.items() if wanted}
+    # A compiled graph has no double backward, and tracing into the recursion would not end.
+    if torch.is_grad_enabled() and not compiled():
+        values = [_expectation(*inputs, f.coefficients, k) for f, k in orders.values()]
+    else:
+        values = _integrals(loc, scale, center, width, tuple(orders.values()))
+    by = {name: grad * x for name, x in zip(orders, values, strict=True)}
+    return (
+        by["first"].sum_to_size(loc.shape) if at_loc else None,
+        (by["flux"] * scale).sum_to_size(scale.shape) if at_scale else None,
+        -by["first"].sum_to_size(center.shape) if at_center else None,
+        (by["second"] * width).sum_to_size(width.shape) if at_width else None,
+    )
 
 
-class _ExpectationForward(_Expectation):
-    @staticmethod
-    def jvp(
-        ctx: Any,
-        by_loc: Tensor | None,
-        by_scale: Tensor | None,
-        by_center: Tensor | None,
-        by_width: Tensor | None,
-        *_: Any,
-    ) -> Tensor:
-        inputs = ctx.saved_tensors
-        profile, n = Profile(ctx.coefficients), ctx.order
-        terms = [
-            (by_loc, 1.0, profile, n + 1),
-            (by_center, -1.0, profile, n + 1),
-            (by_scale, inputs[1], profile.flux, n + 2),
-            (by_width, inputs[3], profile, n + 2),
-        ]
-        found = [
-            tangent * factor * _expectation(*inputs, f.coefficients, k)
-            for tangent, factor, f, k in terms
-            if tangent is not None
-        ]
-        return torch.stack(torch.broadcast_tensors(*found)).sum(0)
+def _push_forward(kept: Any, changes: Changes) -> Tensor:
+    *inputs, coefficients, n = kept
+    profile, factors = Profile(coefficients), (1.0, inputs[1], -1.0, inputs[3])
+    orders = (profile, n + 1), (profile.flux, n + 2), (profile, n + 1), (profile, n + 2)
+    found = [
+        change * factor * _expectation(*inputs, f.coefficients, k)
+        for change, factor, (f, k) in zip(changes, factors, orders, strict=False)
+        if change is not None
+    ]
+    return torch.stack(torch.broadcast_tensors(*found)).sum(0)
+
+
+def _vmap(
+    function: Callable[..., Tensor], _: Any, dims: tuple[int | None, ...], *inputs: Any
+) -> tuple[Tensor, int]:
+    # Elementwise: put the mapped axis first and pad the others for broadcasting.
+    rank = max(x.dim() - (d is not None) for x, d in zip(inputs[:4], dims, strict=False))
+    front = []
+    for x, d in zip(inputs[:4], dims, strict=False):
+        if d is not None:
+            x = x.movedim(d, 0)
+            x = x.reshape(x.shape[0], *(1,) * (rank - x.dim() + 1), *x.shape[1:])
+        front.append(x)
+    return function(*front, *inputs[4:]), 0
+
+
+# The backward pass computes derivatives and saves no tensor of all pairs.
+_expectation = differentiable(
+    _forward, _pull_back, lambda inputs, outputs: inputs, _push_forward, _vmap
+)
 
 
 def _integrals(
@@ -200,7 +181,7 @@ def _integrals(
     """Compute R_{f,n} in blocks of pairs."""
     inputs = loc, scale, center, width
     shape = broadcast_shapes(*(x.shape for x in inputs))
-    if torch.compiler.is_compiling() or loc.device.type != "cpu" or math.prod(shape) <= _BLOCK:
+    if not values_are_readable(loc) or math.prod(shape) <= _BLOCK:
         return _integrals_of_block(inputs, orders)
     axis = max(range(len(shape)), key=lambda k: shape[k]) - len(shape)
     step = max(1, _BLOCK * shape[axis] // math.prod(shape))
@@ -223,8 +204,7 @@ def _integrals_of_block(inputs: Sequence[Tensor], orders: _Orders) -> list[Tenso
     loc, scale, center, width = inputs
     offset, lost = difference(center, loc)
     shape = broadcast_shapes(offset.shape, scale.shape, width.shape)
-    reads = not torch.compiler.is_compiling() and width.device.type == "cpu"
-    if reads and width.dim() and bool((width == width[..., :1]).all()):
+    if values_are_readable(width) and width.dim() and bool((width == width[..., :1]).all()):
         width = width[..., :1]  # terms in it are computed once
     side, distance = offset.sign().expand(shape), offset.abs().expand(shape)
     lost = lost * side
@@ -241,8 +221,7 @@ def _by_regime(pairs: tuple[Tensor, Tensor, Tensor, Tensor], orders: _Orders) ->
     """Compute each pair by the formula that is accurate for its ratio of scale to width."""
     distance, lost, scale, width = pairs
     wide = scale >= _SWITCH * width
-    everywhere = torch.compiler.is_compiling() or distance.device.type != "cpu"
-    if everywhere or not distance.dim():
+    if not values_are_readable(distance) or not distance.dim():
         safe = torch.where(wide, scale, _SWITCH * width)
         closed = _closed_form(distance, lost, safe, width, orders)
         nodes = _quadrature(distance, lost, torch.where(wide, width, scale), width, orders)

@@ -12,7 +12,8 @@ from torch import Size, Tensor, nn
 from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
-from .validation import in_eager, map_tensors
+from .modes import branches_allowed
+from .validation import map_tensors
 
 __all__ = [
     "add_event_dims",
@@ -55,7 +56,7 @@ def normal_sums(
     chunks = split_rows(rows, positions, values, mask, weights)
     run: Callable[..., Sums] = partial(_sums, design)
     # The first checkpoint of a process takes a second, as does its first optimizer.
-    if len(chunks) > 1 and torch.is_grad_enabled() and in_eager():
+    if len(chunks) > 1 and torch.is_grad_enabled() and branches_allowed():
         run = recomputed(design, _sums)
     return reduce(add_sums, (run(*chunk) for chunk in chunks))
 

@@ -7,7 +7,7 @@ quadrature rule, the last ones the weights of `truncated_power`. No derivative g
 steps: $dA = \int p^{2-\alpha}\,df / \int p^{2-\alpha}$ (Prop. 2 of the kernel paper).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,8 +16,15 @@ from torch import Tensor
 
 from .cells import power_weights, rough_masses
 from .deformed import Power
-from .truncated_power import lowered_derivative, power_slopes, sum_nodes, vmap_rows
-from .validation import NO_FORWARD_MODE, by_forward_mode, forward_rule
+from .modes import compiled
+from .operators import NO_FORWARD_MODE, Changes, differentiable, operator
+from .truncated_power import (
+    lowered_derivative,
+    power_slopes,
+    split_epsilon,
+    sum_nodes,
+    vmap_rows,
+)
 
 __all__ = ["initial_normalizer", "newton_from_below", "newton_step", "normalized_weights"]
 
@@ -45,7 +52,8 @@ def normalized_weights(f: Tensor, measure: Tensor, eps: Tensor | float) -> tuple
         measure: Quadrature weights times a base density (m, G, 1).
         eps: alpha - 1 in [0, 1], a number or (R,).
     """
-    return by_forward_mode(_Normalized, _NormalizedForward).apply(f, measure, eps)
+    found: tuple[Tensor, ...] = _normalized(f, measure, *split_epsilon(eps))
+    return found
 
 
 def newton_step(mass: Tensor, rate: Tensor, eps: Tensor | float) -> Tensor:
@@ -166,7 +174,7 @@ def _solve(f: Tensor, measure: Tensor, eps: Tensor | None, number: float) -> lis
 
 def _row_blocks(f: Tensor) -> list[slice]:
     """Divide the rows of scores (m, G, R) into blocks; a device and a graph have one."""
-    if not f.is_cpu or torch.compiler.is_compiling():
+    if not f.is_cpu or compiled():
         return [slice(None)]
     rows = f.shape[-1]
     step = max(1, _ELEMENTS * rows // max(1, f.numel()))
@@ -223,66 +231,35 @@ def _newton(A: Tensor, f: Tensor, measure: Tensor, power: Power) -> _Solution:
     return found
 
 
-# One operation in a compiled graph, as `truncated_power._weights_op` is.
-_solve_op = torch.library.custom_op(
-    "sparsefam::normalized_weights",
-    _solve,
-    mutates_args=(),
-    schema="(Tensor f, Tensor measure, Tensor? eps, float number) -> Tensor[]",
-)
-
-
-@_solve_op.register_fake
-def _(f: Tensor, *_: Any) -> list[Tensor]:
+def _like_solution(f: Tensor, *_: Any) -> list[Tensor]:
     like = torch.empty_like(f).contiguous()
     return [f.new_empty(f.shape[-1]), like, torch.empty_like(like), f.new_empty(f.shape[-1])]
 
 
-class _Normalized(torch.autograd.Function):
-    """The normaliser, the weights of p and of its escort, and the mass."""
-
-    @staticmethod
-    def forward(f: Tensor, measure: Tensor, eps: Tensor | float) -> tuple[Tensor, ...]:
-        number = 0.0 if isinstance(eps, Tensor) else float(eps)
-        function = _solve_op if torch.compiler.is_compiling() else _solve
-        return tuple(function(f, measure, eps if isinstance(eps, Tensor) else None, number))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        f, measure, eps = inputs
-        A, _, escort, mass = output
-        ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(mass)
-        ctx.number = None if isinstance(eps, Tensor) else eps
-        saved = (f, measure, escort, A, eps if isinstance(eps, Tensor) else None)
-        ctx.save_for_backward(*saved)
-        ctx.save_for_forward(*saved)
-
-    @staticmethod
-    def vmap(info: Any, dims: tuple[Any, ...], *inputs: Any) -> Any:
-        return vmap_rows(_NormalizedForward.apply, info.batch_size, dims, *inputs)
-
-    @staticmethod
-    def backward(
-        ctx: Any, by_A: Tensor | None, grad: Tensor | None, above: Tensor | None, *_: Any
-    ) -> tuple[Any, ...]:
-        f, measure, escort, A, eps = ctx.saved_tensors
-        if torch.compiler.is_compiling() and eps is not None and above is not None:
-            # In a compiled graph a gradient that is not needed is zero, not None.
-            rule = "in compiled graphs, escorts have no derivative where alpha is a tensor"
-            torch._assert_async(torch._is_all_true(above == 0), rule)
-            above = None
-        parts = []
-        for some in _row_blocks(f):
-            given = [None if x is None else x[..., some] for x in (by_A, grad, above)]
-            own = f[..., some], escort[..., some], A[some]
-            power = Power(ctx.number if eps is None else eps[some])
-            parts.append(_pull_back(given, *own, measure, power, ctx.needs_input_grad[2]))
-        found = [x[0] if len(x) == 1 else torch.cat(x, -1) for x in zip(*parts, strict=True)]
-        return found[0], None, found[1] if len(found) > 1 else None
+def _keep(inputs: tuple[Any, ...], solution: tuple[Tensor, ...]) -> tuple[Any, ...]:
+    A, _, escort, _ = solution
+    return *inputs, A, escort
 
 
-def _pull_back(
+def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
+    f, measure, eps, number, A, escort = kept
+    by_A, grad, above, _ = grads
+    if compiled() and eps is not None and above is not None:
+        # In a compiled graph a gradient that is not needed is zero, not None.
+        rule = "in compiled graphs, escorts have no derivative where alpha is a tensor"
+        torch._assert_async(torch._is_all_true(above == 0), rule)
+        above = None
+    parts = []
+    for some in _row_blocks(f):
+        given = [None if x is None else x[..., some] for x in (by_A, grad, above)]
+        own = f[..., some], escort[..., some], A[some]
+        power = Power(number if eps is None else eps[some])
+        parts.append(_pull_back_rows(given, *own, measure, power, needed[2]))
+    found = [x[0] if len(x) == 1 else torch.cat(x, -1) for x in zip(*parts, strict=True)]
+    return found[0], None, found[1] if len(found) > 1 else None
+
+
+def _pull_back_rows(
     given: list[Tensor | None],
     f: Tensor,
     escort: Tensor,
@@ -310,14 +287,22 @@ def _pull_back(
     return [found, power_slopes(f - A, measure, power, name, direct)]
 
 
-class _NormalizedForward(_Normalized):
-    @staticmethod
-    @forward_rule
-    def jvp(ctx: Any, by_f: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        f, measure, escort, A, eps = ctx.saved_tensors
-        if eps is not None:
-            raise NotImplementedError(NO_FORWARD_MODE)
-        by_A = sum_nodes(escort * by_f) / sum_nodes(escort)
-        offset, power = by_f - by_A, Power(ctx.number)
-        lowered = lowered_derivative(f - A, measure, power)
-        return by_A, escort * offset, lowered * offset, None
+def _push_forward(kept: Any, changes: Changes) -> tuple[Tensor | None, ...]:
+    f, measure, eps, number, A, escort = kept
+    if eps is not None:
+        raise NotImplementedError(NO_FORWARD_MODE)
+    by_f = changes[0]
+    by_A = sum_nodes(escort * by_f) / sum_nodes(escort)
+    offset, power = by_f - by_A, Power(number)
+    lowered = lowered_derivative(f - A, measure, power)
+    return by_A, escort * offset, lowered * offset, None
+
+
+_normalized = differentiable(
+    operator("normalized_weights", _solve, _like_solution),
+    _pull_back,
+    _keep,
+    _push_forward,
+    vmap_rows,
+    constants=(3,),
+)

@@ -11,6 +11,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .modes import (
+    compiled_by_dynamo,
+    outside_modes,
+    traced,
+    values_exist,
+    vmapped,
+)
+from .operators import operator
+
 __all__ = [
     "MAKERS",
     "Numbers",
@@ -35,7 +44,7 @@ def constant(numbers: NDArray[Any], dtype: torch.dtype, device: torch.device) ->
     A tensor made under inference mode could not enter an autograd graph later, and one made inside
     a transform of torch.func would belong to that transform.
     """
-    with torch.inference_mode(False), torch._C._DisableFuncTorch():
+    with outside_modes():
         return torch.tensor(numbers, dtype=dtype, device=device)
 
 
@@ -69,29 +78,24 @@ def _cached(
     return constant(MAKERS[name](*sizes, *numbers), dtype, device)
 
 
-@torch.library.custom_op("sparsefam::table", mutates_args=())
-def _table_operator(
+def _table(
     name: str,
     sizes: Sequence[int],
     numbers: Sequence[float],
     dtype: torch.dtype,
     device: torch.device,
 ) -> Tensor:
-    """Return a table in a compiled graph, which cannot trace into numpy."""
     return _cached(name, tuple(sizes), tuple(numbers), dtype, device).clone()
 
 
-@_table_operator.register_fake
-def _(
-    name: str,
-    sizes: Sequence[int],
-    numbers: Sequence[float],
-    dtype: torch.dtype,
-    device: torch.device,
-) -> Tensor:
+def _like_table(name: str, sizes: Any, numbers: Any, dtype: Any, device: Any) -> Tensor:
     # int() fixes sizes that a trace may hold as symbols.
     shape = MAKERS[name](*(int(size) for size in sizes), *numbers).shape
     return torch.empty(shape, dtype=dtype, device=device)
+
+
+# Graphs cannot be traced into numpy.
+_table_operator = operator("table", _table, _like_table)
 
 
 def table(
@@ -99,10 +103,9 @@ def table(
 ) -> Tensor:
     """Return an array that numpy makes once, whatever mode of torch is active."""
     arguments = (name, sizes, numbers, like.dtype, like.device)
-    if torch.compiler.is_dynamo_compiling():
+    if compiled_by_dynamo():
         return _table_operator(*arguments)
-    # An export without dynamo keeps the numbers, as fake tensors that must not be cached.
-    return (_cached.__wrapped__ if torch.compiler.is_compiling() else _cached)(*arguments)
+    return _cached(*arguments)
 
 
 def gauss_legendre(order: int, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -180,7 +183,7 @@ def line_integral(
             cuts that do not coincide, unless they move alike.
         rounding: Tolerated error of a subinterval besides the relative one.
     """
-    if _can_branch_on_values() and not cuts.is_meta:
+    if values_exist(cuts) and not (traced() or vmapped()):
         with torch.no_grad():
             more = _refine(function, cuts.detach(), rounding)
     else:
@@ -214,13 +217,6 @@ def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
     infinite = values.isinf()
     total = (weights * torch.where(infinite, 0.0, values)).sum(0)
     return torch.where((infinite & (weights > 0)).any(0), math.inf, total)
-
-
-def _can_branch_on_values() -> bool:
-    if torch.compiler.is_compiling() or torch._C._get_tracing_state():
-        return False
-    stack = torch._C._functorch.get_interpreter_stack() or []
-    return all(level.key() != torch._C._functorch.TransformType.Vmap for level in stack)
 
 
 def _evaluate(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .validation import is_readable
+from .modes import values_are_readable
 
 __all__ = ["attach_root_gradient", "increasing_root"]
 
@@ -39,7 +39,7 @@ def increasing_root(
         c, fc = a, fa
         step, narrow = torch.full_like(a, 0.5), 4 * torch.finfo(a.dtype).eps
         done = fb == 0
-        readable = is_readable(a)
+        readable = values_are_readable(a)
         for _ in range(count):
             done = done | (fa == 0) | ((b - a).abs() <= narrow * a.abs())
             if readable and bool(done.all()):

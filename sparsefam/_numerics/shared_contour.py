@@ -21,12 +21,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from .ellipsoid import orthogonalize
 from .gaussian_contour import Four, gaussians_and_slopes, gaussians_by_pairs
+from .modes import compiled, in_forward_mode, values_are_readable
+from .operators import Changes, differentiable, operator
 from .quadrature import constant
-from .validation import in_eager, is_plain_cpu_tensor
 
 __all__ = [
     "CONTOURS",
@@ -96,7 +96,7 @@ def has_shared_contour(inputs: Four, exponent: Tensor | float) -> bool:
     loc, _, centers, spread = inputs
     if isinstance(exponent, Tensor) or loc.shape[-1] not in _DIMENSIONS or spread.dim() > 1:
         return False
-    if not LEAST_EXPONENT <= exponent <= max(CONTOURS) or forward_ad._current_level >= 0:
+    if not LEAST_EXPONENT <= exponent <= max(CONTOURS) or in_forward_mode():
         return False
     if centers.requires_grad or spread.requires_grad or not len(centers):
         return False
@@ -114,63 +114,17 @@ def gaussians_by_shared_contour(inputs: Four, exponent: float) -> Tensor:
     spread = spread.expand(len(centers))
     rows = loc.reshape(-1, dim), scale_tril.reshape(-1, dim, dim), centers, spread
     if torch.is_grad_enabled() and (loc.requires_grad or scale_tril.requires_grad):
-        values: Tensor = _Expectations.apply(*rows, exponent)[0]
+        values: Tensor = _expectations(*rows, exponent)[0]
     else:
-        values = _compute(rows, exponent, False)[0]
+        values = _row_operator(*rows, exponent, False)[0]
     return values.reshape(*batch, len(centers))
-
-
-def _reads_values(*inputs: Tensor) -> bool:
-    """Return whether the order of the work may depend on values, which a device would wait for."""
-    return in_eager() and is_plain_cpu_tensor(*inputs)
 
 
 def _is_shared(spread: Tensor) -> Tensor:
     return (spread == spread[:1]).all()
 
 
-class _Expectations(torch.autograd.Function):
-    """Values (R, N), and their slopes and axes (see `integrate_rows`).
-
-    Slopes are outputs so that they can be differentiated.
-    """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(
-        loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor, exponent: float
-    ) -> tuple[Tensor, ...]:
-        return _compute((loc, scale_tril, centers, spread), exponent, True)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(output[2])
-        ctx.save_for_backward(*inputs[:4], *output[1:])
-        ctx.exponent = inputs[4]
-
-    @staticmethod
-    def backward(
-        ctx: Any, grad: Tensor | None, by_slopes: Tensor | None, _: Any
-    ) -> tuple[Tensor | None, ...]:
-        *inputs, slopes, axes = ctx.saved_tensors
-        found: list[Tensor | None] = [None, None]
-        if grad is not None:
-            found = [*_pull_back(grad, inputs, slopes, axes)]
-        if by_slopes is not None and not torch.compiler.is_compiling():
-            loc, scale_tril, *fixed = inputs
-
-            def of_pairs(loc: Tensor, scale_tril: Tensor) -> Tensor:
-                return _slopes_of_pairs((loc, scale_tril, *fixed), axes, ctx.exponent)[1]
-
-            with torch.enable_grad():
-                above = torch.func.vjp(of_pairs, loc, scale_tril)[1](by_slopes)
-            found = [b if a is None else a + b for a, b in zip(found, above, strict=True)]
-        return (*found, None, None, None)
-
-
-def _pull_back(
+def _pull_values_back(
     grad: Tensor, inputs: Sequence[Tensor], slopes: Tensor, axes: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients in loc and scale_tril from that in the values (R, N)."""
@@ -205,27 +159,33 @@ def _symmetric(entries: Tensor, dim: int) -> Tensor:
     return torch.stack([each[i] for i in places], -1).reshape(*entries.shape[:-1], dim, dim)
 
 
-def _compute(inputs: Four, exponent: float, sloped: bool) -> tuple[Tensor, ...]:
+def _compute(
+    loc: Tensor,
+    scale_tril: Tensor,
+    centers: Tensor,
+    spread: Tensor,
+    exponent: float,
+    sloped: bool,
+) -> list[Tensor]:
     """Return values (R, N), slopes (R, S, N), with S = 0 if not `sloped`, and axes (R, D, D)."""
-    if torch.compiler.is_compiling():
-        return tuple(_row_operator(list(inputs), exponent, sloped))
-    reads, spread = _reads_values(*inputs), inputs[3]
+    inputs = loc, scale_tril, centers, spread
+    reads = values_are_readable(*inputs)
     with torch.no_grad():
         if reads and spread.stride() != (0,) and not bool(_is_shared(spread)):
-            return _by_pairs(inputs, exponent, sloped)
+            return [*_by_pairs(inputs, exponent, sloped)]
         *found, converged = integrate_rows(inputs, exponent, sloped)
         if not reads:
             others = _by_pairs(inputs, exponent, sloped)
             kept = (converged & _is_shared(spread)).reshape(-1, 1, 1)
             kinds = zip((kept.squeeze(-1), kept, kept), found, others, strict=True)
-            return tuple(torch.where(*x) for x in kinds)
+            return [torch.where(*x) for x in kinds]
         rest = (~converged).nonzero().squeeze(-1)
         if len(rest):
-            loc, scale_tril = (x.index_select(0, rest) for x in inputs[:2])
-            others = _by_pairs((loc, scale_tril, *inputs[2:]), exponent, sloped)
+            some = loc.index_select(0, rest), scale_tril.index_select(0, rest)
+            others = _by_pairs((*some, centers, spread), exponent, sloped)
             for x, y in zip(found, others, strict=True):
                 x.index_copy_(0, rest, y)
-        return tuple(found)
+        return found
 
 
 def _by_pairs(inputs: Four, exponent: float, sloped: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -238,25 +198,46 @@ def _by_pairs(inputs: Four, exponent: float, sloped: bool) -> tuple[Tensor, Tens
     return gaussians_by_pairs(inputs, exponent), loc.new_empty(rows, 0, len(centers)), axes
 
 
-@torch.library.custom_op(
-    "sparsefam::ball_rows",
-    mutates_args=(),
-    schema="(Tensor[] inputs, float exponent, bool sloped) -> Tensor[]",
-)
-def _row_operator(inputs: Sequence[Tensor], exponent: float, sloped: bool) -> list[Tensor]:
-    """Call `_compute` from a compiled graph, which could not fuse its products of matrices."""
-    loc, scale_tril, centers, spread = inputs
-    found = _compute((loc, scale_tril, centers, spread), exponent, sloped)
-    return [x.clone(memory_format=torch.contiguous_format) for x in found]
+def _forward(
+    loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor, exponent: float
+) -> list[Tensor]:
+    """Return values (R, N), and their slopes and axes, see `integrate_rows`."""
+    found: list[Tensor] = _row_operator(loc, scale_tril, centers, spread, exponent, True)
+    return found
 
 
-@_row_operator.register_fake
-def _(inputs: Sequence[Tensor], exponent: float, sloped: bool) -> list[Tensor]:
-    loc, scale_tril, centers, _ = inputs
+def _like_rows(
+    loc: Tensor, scale_tril: Tensor, centers: Tensor, _: Tensor, exponent: float, sloped: bool
+) -> list[Tensor]:
     rows, dim = loc.shape
     slopes = loc.new_empty(rows, sloped * dim * (dim + 3) // 2, len(centers))
     axes = scale_tril.new_empty(rows, dim, dim, dtype=torch.float64)
     return [loc.new_empty(rows, len(centers)), slopes, axes]
+
+
+def _pull_back(kept: Any, grads: Changes, _: Sequence[bool]) -> Changes:
+    loc, scale_tril, centers, spread, exponent, slopes, axes = kept
+    grad, by_slopes = grads[:2]
+    found: list[Tensor | None] = [None, None]
+    if grad is not None:
+        found = [*_pull_values_back(grad, kept[:4], slopes, axes)]
+    if by_slopes is not None and not compiled():
+
+        def of_pairs(loc: Tensor, scale_tril: Tensor) -> Tensor:
+            return _slopes_of_pairs((loc, scale_tril, centers, spread), axes, exponent)[1]
+
+        with torch.enable_grad():
+            above = torch.func.vjp(of_pairs, loc, scale_tril)[1](by_slopes)
+        found = [b if a is None else a + b for a, b in zip(found, above, strict=True)]
+    return found
+
+
+# Compiled graphs could not fuse its products of matrices. Slopes are results so that they can be
+# differentiated.
+_row_operator = operator("ball_rows", _compute, _like_rows)
+_expectations = differentiable(
+    _forward, _pull_back, lambda inputs, outputs: (*inputs, *outputs[1:]), constants=(2,)
+)
 
 
 # The sum over nodes
@@ -281,7 +262,7 @@ def integrate_rows(
     reach = 1 / ((squares + 2 * z) * (1 - LOG_ZERO / z))
     rows = _Rows(turns, turns @ (loc.double() / width).unsqueeze(-1), squares, reach, level)
     points = centers.double().mT / width
-    if _reads_values(*inputs):
+    if values_are_readable(*inputs):
         found, largest = _sum_in_order(rows, points, contours, sloped, loc.dtype)
     else:
         found, largest = _sum_blocks(rows, points, contours, None, sloped, loc.dtype)

@@ -8,6 +8,7 @@ from torch.nn.functional import pad
 
 from .dirichlet_energy import PanelRule
 from .least_squares import band_sums
+from .modes import exported
 
 __all__ = ["nonzero_splines", "spline_energy"]
 
@@ -24,7 +25,7 @@ def nonzero_splines(knots: Tensor, degree: int, t: Tensor) -> tuple[Tensor, Tens
     knots, t = knots.to(dtype), t.to(dtype)
     inside = (knots[0] <= t) & (t <= knots[-1])
     t = t.clamp(knots[0], knots[-1])
-    if torch.compiler.is_exporting():  # ONNX has no sorted search
+    if exported():  # ONNX has no sorted search
         passed = (knots <= t.unsqueeze(-1)).sum(-1)
     else:
         passed = torch.searchsorted(knots.detach(), t.detach().contiguous(), right=True)

@@ -4,7 +4,7 @@ r"""Differentiable quadrature weights of truncated powers $[1 + \epsilon x]_+^k$
 the power with its exponent less by one, so derivatives are weights, too.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,9 +12,22 @@ from torch import Tensor
 
 from .cells import power_weights
 from .deformed import Power
-from .validation import NO_FORWARD_MODE, NO_SECOND_DERIVATIVE, by_forward_mode, forward_rule
+from .operators import (
+    NO_FORWARD_MODE,
+    NO_SECOND_DERIVATIVE,
+    Changes,
+    differentiable,
+    operator,
+)
 
-__all__ = ["integrals", "lowered_derivative", "power_slopes", "sum_nodes", "vmap_rows"]
+__all__ = [
+    "integrals",
+    "lowered_derivative",
+    "power_slopes",
+    "split_epsilon",
+    "sum_nodes",
+    "vmap_rows",
+]
 
 # The function whose weights are the derivative in x, up to the power's factor, and that whose
 # weights are the derivative in eps.
@@ -39,8 +52,16 @@ def integrals(
         power: The power, its eps a number or (R,), which broadcasts against the columns.
         names: Names of `deformed.FUNCTIONS`.
     """
-    function = by_forward_mode(_Weights, _WeightsForward)
-    return function.apply(x, measure, power.eps, power.ratio, power.order, names)
+    eps, number = split_epsilon(power.eps)
+    weights: tuple[Tensor, ...] = _differentiable_weights(
+        x, measure, eps, number, power.ratio, power.order, " ".join(names)
+    )
+    return weights
+
+
+def split_epsilon(eps: Tensor | float) -> tuple[Tensor | None, float]:
+    """Return epsilon as an operator takes it: a tensor, or None and a number."""
+    return (eps, 0.0) if isinstance(eps, Tensor) else (None, float(eps))
 
 
 def sum_nodes(w: Tensor) -> Tensor:
@@ -55,85 +76,42 @@ def _weights(
     number: float,
     ratio: float,
     order: int,
-    names: list[str],
+    names: str,
 ) -> list[Tensor]:
-    """Compute `power_weights` from the arguments of an operator."""
+    """Compute `power_weights` from the arguments of an operator, names in one string."""
     power = Power(number if eps is None else eps, ratio, order)
-    return [w.contiguous() for w in power_weights(x, measure, power, tuple(names))]
+    return [*power_weights(x, measure, power, tuple(names.split()))]
 
 
-# One operation in a compiled graph, since which subintervals are cut depends on the data; its first
-# call imports the compiler. The schema is given because torch infers none from `list`.
-_weights_op = torch.library.custom_op(
-    "sparsefam::power_weights",
-    _weights,
-    mutates_args=(),
-    schema="(Tensor x, Tensor measure, Tensor? eps, float number, float ratio, "
-    "int order, str[] names) -> Tensor[]",
-)
+def _like_weights(x: Tensor, *arguments: Any) -> list[Tensor]:
+    return [torch.empty_like(x).contiguous() for _ in arguments[-1].split()]
 
 
-@_weights_op.register_fake
-def _(x: Tensor, *arguments: Any) -> list[Tensor]:
-    return [torch.empty_like(x).contiguous() for _ in arguments[-1]]
+def _keep(inputs: tuple[Any, ...], weights: tuple[Tensor, ...]) -> tuple[Any, ...]:
+    return *inputs, weights[1] if inputs[-1] == "power lowered" else None
 
 
-class _Weights(torch.autograd.Function):
-    """Weights of functions of 1 + eps x."""
-
-    @staticmethod
-    def forward(
-        x: Tensor,
-        measure: Tensor,
-        eps: Tensor | float,
-        ratio: float,
-        order: int,
-        names: tuple[str, ...],
-    ) -> tuple[Tensor, ...]:
-        number = 0.0 if isinstance(eps, Tensor) else float(eps)
-        tensor = eps if isinstance(eps, Tensor) else None
-        function = _weights_op if torch.compiler.is_compiling() else _weights
-        return tuple(function(x, measure, tensor, number, ratio, order, list(names)))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        x, measure, eps, ctx.ratio, ctx.order, ctx.names = inputs
-        ctx.set_materialize_grads(False)
-        ctx.number = None if isinstance(eps, Tensor) else eps
-        lowered = output[1] if ctx.names == ("power", "lowered") else None
-        saved = (x, measure, lowered, eps if isinstance(eps, Tensor) else None)
-        ctx.save_for_backward(*saved)
-        ctx.save_for_forward(*saved)
-
-    @staticmethod
-    def vmap(info: Any, dims: tuple[Any, ...], *inputs: Any) -> Any:
-        return vmap_rows(_WeightsForward.apply, info.batch_size, dims, *inputs)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
-        x, measure, lowered, eps = ctx.saved_tensors
-        power = Power(ctx.number if eps is None else eps, ctx.ratio, ctx.order)
-        by_x, by_eps = None, None
-        for name, grad in zip(ctx.names, grads, strict=True):
-            if grad is None:
-                continue
-            rate = _rate(name, x, measure, power, lowered)
-            by_x = rate * grad if by_x is None else torch.addcmul(by_x, rate, grad)
-            if ctx.needs_input_grad[2]:
-                slope = power_slopes(x, measure, power, name, grad)
-                by_eps = slope if by_eps is None else by_eps + slope
-        return by_x, None, by_eps, None, None, None
+def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
+    x, measure, eps, number, ratio, order, names, lowered = kept
+    power = Power(number if eps is None else eps, ratio, order)
+    by_x, by_eps = None, None
+    for name, grad in zip(names.split(), grads, strict=True):
+        if grad is None:
+            continue
+        rate = _rate(name, x, measure, power, lowered)
+        by_x = rate * grad if by_x is None else torch.addcmul(by_x, rate, grad)
+        if needed[2]:
+            slope = power_slopes(x, measure, power, name, grad)
+            by_eps = slope if by_eps is None else by_eps + slope
+    return by_x, None, by_eps
 
 
-class _WeightsForward(_Weights):
-    @staticmethod
-    @forward_rule
-    def jvp(ctx: Any, by_x: Tensor, *_: Any) -> tuple[Tensor, ...]:
-        x, measure, lowered, eps = ctx.saved_tensors
-        power = Power(ctx.number if eps is None else eps, ctx.ratio, ctx.order)
-        if eps is not None:
-            raise NotImplementedError(NO_FORWARD_MODE)
-        return tuple(_rate(name, x, measure, power, lowered) * by_x for name in ctx.names)
+def _push_forward(kept: Any, changes: Changes) -> tuple[Tensor, ...]:
+    x, measure, eps, number, ratio, order, names, lowered = kept
+    if eps is not None:
+        raise NotImplementedError(NO_FORWARD_MODE)
+    power = Power(number, ratio, order)
+    return tuple(_rate(name, x, measure, power, lowered) * changes[0] for name in names.split())
 
 
 def _rate(name: str, x: Tensor, measure: Tensor, power: Power, lowered: Tensor | None) -> Tensor:
@@ -170,13 +148,14 @@ def power_slopes(x: Tensor, measure: Tensor, power: Power, name: str, grad: Tens
 
 def vmap_rows(
     function: Callable[..., tuple[Tensor, ...]],
-    count: int,
+    info: Any,
     dims: tuple[Any, ...],
     x: Tensor,
     measure: Tensor,
     *rest: Any,
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     """Apply a function with the axis that vmap adds among the rows, the last axis."""
+    count = info.batch_size
 
     def fold(value: Any, dim: int | None) -> Any:
         if not isinstance(value, Tensor):
@@ -193,3 +172,14 @@ def vmap_rows(
     others = [fold(value, dim) for value, dim in zip(rest, dims[2:], strict=True)]
     parts = [w.unflatten(-1, (count, -1)) for w in function(fold(x, dims[0]), measure, *others)]
     return tuple(parts), tuple(w.dim() - 2 for w in parts)
+
+
+# One operation in a compiled graph, since which subintervals are cut depends on the data; its first
+# call imports the compiler.
+_differentiable_weights = differentiable(
+    operator("power_weights", _weights, _like_weights),
+    _pull_back,
+    _keep,
+    _push_forward,
+    vmap_rows,
+)

@@ -1,52 +1,44 @@
-"""Checks and conversions of arguments, copies, and second derivatives that do not exist."""
+"""Checks and conversions of arguments, and copies."""
 
 import copy
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce, wraps
+from functools import reduce
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Size, Tensor, nn
-from torch.autograd import forward_ad
 from torch.distributions import Distribution, Transform
+
+from .modes import branches_allowed, sizes_are_symbols, values_exist
 
 __all__ = [
     "LARGEST_ORDER",
     "LARGEST_POWER",
     "LARGEST_SIZE",
-    "NO_FORWARD_MODE",
-    "NO_SECOND_DERIVATIVE",
+    "as_number",
     "as_tensors",
     "broadcast_arguments",
     "broadcast_location_scale",
     "broadcast_shapes",
     "broadcasts_to",
-    "by_forward_mode",
     "cholesky_factor",
     "difference",
-    "differentiable_once",
-    "forward_rule",
-    "in_eager",
     "in_float64",
     "is_count",
-    "is_finite_number",
-    "is_plain_cpu_tensor",
     "map_tensors",
-    "may_have_tangent",
     "require",
     "require_integer",
     "require_power",
     "require_scale_tril",
     "require_shape",
     "require_tensor",
-    "without_derivative",
+    "saturated",
 ]
 
-_PLAIN, _FLOATING = (Tensor, nn.Parameter), (torch.float32, torch.float64)
+_FLOATING = torch.float32, torch.float64
 _REMEDY = "add a small multiple of the identity, or model the subspace that the data span"
 # The largest size of an axis and of all together, and the largest power whose moments float64 holds
 # for every family: those of Laplace's density are factorials.
@@ -93,6 +85,12 @@ def _as_tensor(name: str, value: Any, dtype: torch.dtype, device: torch.device |
         raise ValueError(f"{name} must be a number or a tensor, got {value!r}") from None
     except OverflowError:
         raise ValueError(f"{name} must be in the range of {dtype}, got {value}") from None
+
+
+def saturated(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return finite numbers in another dtype, its largest for those that are larger."""
+    largest = torch.finfo(dtype).max
+    return x.clamp(-largest, largest).to(dtype)
 
 
 def broadcast_arguments(**arguments: Tensor | float) -> tuple[Tensor, ...]:
@@ -148,7 +146,7 @@ def broadcast_shapes(*shapes: Sequence[int]) -> Size:
     Raises:
         RuntimeError: Shapes that do not broadcast against each other.
     """
-    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+    if sizes_are_symbols():
         return torch.broadcast_shapes(*map(Size, shapes))
     if all(shape == shapes[0] for shape in shapes[1:]):
         return Size(shapes[0])
@@ -172,47 +170,13 @@ def difference(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 # Checks
 
 
-def in_eager() -> bool:
-    """Return whether values can be read: outside compiled graphs and transforms of torch.func."""
-    if torch.compiler.is_compiling():
-        return False
-    return not torch._C._functorch.get_interpreter_stack()
-
-
-def is_readable(x: Tensor) -> bool:
-    """Return whether a value can be read without waiting for a device, to leave out work."""
-    return x.is_cpu and in_eager() and torch._C._get_tracing_state() is None
-
-
-def is_plain_cpu_tensor(*tensors: Tensor) -> bool:
-    """Return whether numpy can read tensors in place, outside a trace and without a tangent."""
-    if torch._C._get_tracing_state() is not None:
-        return False
-    for x in tensors:
-        if type(x) not in _PLAIN or x.dtype not in _FLOATING or not x.is_cpu or x.is_neg():
-            return False
-    return not any(map(may_have_tangent, tensors))
-
-
-def may_have_tangent(x: Tensor) -> bool:
-    """Return whether forward mode may differentiate in a tensor."""
-    if forward_ad._current_level < 0:
-        return False
-    try:
-        return forward_ad.unpack_dual(x).tangent is not None
-    except RuntimeError:  # within torch.func.vmap
-        return True
-
-
 def require(valid: Tensor, name: str, rule: str, value: object) -> None:
     """Raise ValueError, naming argument, rule and value, unless all of `valid` holds.
 
     As in torch.distributions the check passes through `torch.func.vmap` and is left out of a
     compiled graph, which cannot branch on values, and for tensors on the meta device.
     """
-    if torch.compiler.is_compiling() or valid.is_meta:
-        return
-    if not torch._is_all_true(valid):
+    if values_exist(valid) and not torch._is_all_true(valid):
         raise ValueError(f"{name} must be {rule}, got {_first_invalid(value, valid)}")
 
 
@@ -222,7 +186,7 @@ def _first_invalid(value: object, valid: Tensor) -> object:
         return tuple(_first_invalid(part, valid) for part in value)
     if isinstance(value, dict):
         return {name: _first_invalid(part, valid) for name, part in value.items()}
-    if not isinstance(value, Tensor) or value.numel() <= _SHOWN or not in_eager():
+    if not isinstance(value, Tensor) or value.numel() <= _SHOWN or not branches_allowed():
         return value
     return value[~valid][:_SHOWN] if value.shape[: valid.dim()] == valid.shape else value
 
@@ -284,9 +248,14 @@ def is_count(x: object) -> bool:
     return isinstance(x, Integral) and not isinstance(x, bool) and 1 <= int(x) <= LARGEST_SIZE
 
 
-def is_finite_number(x: object) -> bool:
-    """Return whether something is a real number that a float can hold, which 10**400 is not."""
-    return isinstance(x, Real) and -sys.float_info.max <= x <= sys.float_info.max  # type: ignore[operator]
+def as_number(x: object) -> float:
+    """Return a real number as a float, and NaN for all else, such as 10**400."""
+    if not isinstance(x, Real) or isinstance(x, bool):
+        return math.nan
+    try:
+        return float(x)
+    except OverflowError:
+        return math.nan
 
 
 def require_integer(name: str, value: object, least: int, most: int = LARGEST_SIZE) -> None:
@@ -309,7 +278,7 @@ def require_shape(name: str, value: Any, of: Size | None = None) -> Size:
 
     A tensor of the shape `of` must expand to it.
     """
-    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+    if sizes_are_symbols():
         return Size(value)  # sizes may be symbols
     integral = isinstance(value, Sequence) and all(isinstance(x, Integral) for x in value)
     if not integral or any(x < 0 for x in value):
@@ -330,7 +299,7 @@ def require_power(beta: object, batch_shape: Size) -> None:
         except RuntimeError:
             rule = f"broadcast with batch shape {tuple(batch_shape)}"
             raise ValueError(f"beta must {rule}, got shape {tuple(beta.shape)}") from None
-    elif beta is not None and not is_finite_number(beta):
+    elif beta is not None and not math.isfinite(as_number(beta)):
         raise ValueError(f"beta must be a finite number or a tensor, got {beta!r}")
 
 
@@ -367,101 +336,3 @@ def map_tensors(x: Any, change: Callable[[Tensor], Tensor], **fixed: Any) -> Any
         return new
 
     return of(x)
-
-
-# Second derivatives that do not exist
-
-NO_SECOND_DERIVATIVE = (
-    "only first derivatives exist in alpha, and of entropies, divergences, cdf, icdf, samples and "
-    "cross-validated penalties"
-)
-# What is said where alpha is a tensor.
-NO_FORWARD_MODE = (
-    "forward mode (torch.func.jvp, jacfwd, hessian) needs alpha to be a number in kernel families: "
-    "use reverse mode (torch.func.grad, jacrev)"
-)
-
-
-def forward_rule(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function's rule of forward mode, which refuses to be differentiated by forward mode.
-
-    torch would leave out its own tangents, without an error.
-    """
-
-    @wraps(rule)
-    def once(*arguments: Any) -> Any:
-        stack = torch._C._functorch.get_interpreter_stack() or []
-        if sum(level.key() == torch._C._functorch.TransformType.Jvp for level in stack) > 1:
-            raise NotImplementedError(
-                "forward mode within forward mode (jacfwd of jacfwd) is not supported: "
-                "use torch.func.hessian, or jacfwd of jacrev"
-            )
-        return rule(*arguments)
-
-    return once
-
-
-def by_forward_mode(function: Any, with_rule: Any) -> Any:
-    """Return the autograd function with a rule of forward mode, which compiled graphs refuse."""
-    return function if torch.compiler.is_compiling() else with_rule
-
-
-def without_derivative(x: Tensor) -> Tensor:
-    """Return the same numbers; differentiating them raises RuntimeError."""
-    return _stopped(x, x)
-
-
-def differentiable_once(x: Tensor) -> Tensor:
-    """Return the same numbers; differentiating their first derivatives raises RuntimeError."""
-    return by_forward_mode(_Once, _OnceForward).apply(x)
-
-
-def _stopped(x: Tensor, y: Tensor) -> Tensor:
-    """Return x, which must be differentiated neither in x nor in y."""
-    return by_forward_mode(_NoDerivative, _NoDerivativeForward).apply(x, y)
-
-
-class _NoDerivative(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor, _: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        """Save nothing."""
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        raise RuntimeError(NO_SECOND_DERIVATIVE)
-
-
-class _NoDerivativeForward(_NoDerivative):
-    @staticmethod
-    def jvp(ctx: Any, *changes: Tensor) -> Any:
-        raise RuntimeError(NO_SECOND_DERIVATIVE)
-
-
-class _Once(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)  # torch.func.vmap of the rule below expects it
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return _stopped(grad, *ctx.saved_tensors)  # constant gradients are refused, too
-
-
-class _OnceForward(_Once):
-    @staticmethod
-    @forward_rule
-    def jvp(ctx: Any, change: Tensor) -> Any:
-        return _stopped(change, change)

@@ -1,7 +1,6 @@
 r"""Contexts: expectations of value functions under the densities of queries, $E_p[\psi]^\top C$."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,7 +8,8 @@ from torch import Tensor
 
 from .._numerics.fourier import without_values
 from .._numerics.least_squares import recomputed
-from .._numerics.validation import in_eager
+from .._numerics.modes import branches_allowed, compiled, exported, recording
+from .._numerics.operators import Changes, differentiable, operator
 from ..bases import Basis, GaussianRBF
 from ..distributions import BetaGaussian, Mixture, Normal, SparseDistribution
 from ..distributions._generators import alpha_of
@@ -48,10 +48,10 @@ def contexts(
     by_head = coefficients.transpose(1, 2)
     if isinstance(density, KernelDistribution):
         return density.combination_means(basis, by_head).to(by_head.dtype).transpose(1, 2)
-    if torch.compiler.is_compiling():
+    if compiled():
         inputs = _operator_inputs(density, basis, by_head)
         if inputs is not None:
-            found: Tensor = _Contexts.apply(*inputs)
+            found: Tensor = _differentiable_contexts(*inputs)
             return found.transpose(1, 2)
     context = _by_waves(density, basis, by_head, centers)
     return _by_expectations(density, basis, by_head) if context is None else context
@@ -78,7 +78,7 @@ def _by_waves(
 def _by_expectations(density: SparseDistribution, basis: Basis, by_head: Tensor) -> Tensor:
     """Return contexts from the expectations of single functions, in blocks of queries."""
     # `numel` would fix the sizes of an exported graph.
-    pairs = density.batch_shape.numel() * len(basis) if in_eager() else 0
+    pairs = density.batch_shape.numel() * len(basis) if branches_allowed() else 0
     inner = density.components if isinstance(density, Mixture) else density
     if pairs < 4 * _PAIRS or not isinstance(inner, StandardizedDistribution):
         return _contract(density.expect(basis), by_head)
@@ -110,7 +110,7 @@ def _operator_inputs(
         return None
     if basis.widths is None or basis.event_shape or not by_head.is_cpu:
         return None
-    if torch.compiler.is_exporting():
+    if exported():
         return None
     number = inner._fixed_exponent
     logits = density.logits if isinstance(density, Mixture) else None
@@ -156,55 +156,32 @@ def _backward(
         None if x is None else x.detach().requires_grad_(need)
         for x, need in zip(inputs, needed, strict=True)
     ]
-    with _recording(), without_values():
+    with recording(), without_values():
         value = _forward(*(leaves + [number]))
         wanted = [x for x in leaves if x is not None and x.requires_grad]
         found = iter(torch.autograd.grad(value, wanted, slope.contiguous()))
     return [next(found).contiguous() if need else slope.new_empty(0) for need in needed]
 
 
-@contextmanager
-def _recording() -> Iterator[None]:
-    """Let operations record derivatives, which is switched off where operators are called."""
-    keys = torch._C.DispatchKey.AutogradFunctionality, torch._C.DispatchKey.ADInplaceOrView
-    first, second = (torch._C._SetExcludeDispatchKeyGuard(key, False) for key in keys)
-    with first, second, torch.enable_grad():
-        yield
-
-
-_forward_operator = torch.library.custom_op("sparsefam::contexts", _forward, mutates_args=())
-_backward_operator = torch.library.custom_op(
-    "sparsefam::contexts_backward", _backward, mutates_args=()
-)
-
-
-@_forward_operator.register_fake
-def _(loc: Tensor, *others: Any) -> Tensor:
+def _like_contexts(loc: Tensor, *others: Any) -> Tensor:
     by_head: Tensor = others[-2]
     return by_head.new_empty(*loc.shape[:3], by_head.shape[-1])
 
 
-@_backward_operator.register_fake
-def _(slope: Tensor, *arguments: Any) -> list[Tensor]:
+def _like_gradients(slope: Tensor, *arguments: Any) -> list[Tensor]:
     inputs, needed = arguments[:7], arguments[-1]
     return [
-        slope.new_empty(0)
-        if not need
-        else torch.empty_like(x, memory_format=torch.contiguous_format)
+        torch.empty_like(x).contiguous() if need else slope.new_empty(0)
         for x, need in zip(inputs, needed, strict=True)
     ]
 
 
-class _Contexts(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tensor:
-        ctx.save_for_backward(*inputs[:-1])
-        ctx.number = inputs[-1]
-        found: Tensor = _forward_operator(*inputs)
-        return found
+def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
+    slopes = _backward_operator(*grads, *kept, list(needed[:-1]))
+    return [x if need else None for x, need in zip(slopes, needed[:-1], strict=True)]
 
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        needed = list(ctx.needs_input_grad[:-1])
-        slopes = _backward_operator(slope, *ctx.saved_tensors, ctx.number, needed)
-        return *(x if need else None for x, need in zip(slopes, needed, strict=True)), None
+
+_backward_operator = operator("contexts_backward", _backward, _like_gradients)
+_differentiable_contexts = differentiable(
+    operator("contexts", _forward, _like_contexts), _pull_back, lambda inputs, outputs: inputs
+)

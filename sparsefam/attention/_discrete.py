@@ -3,7 +3,7 @@
 Of a block only A is kept. The backward pass computes its scores again, and from A its weights.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any, overload
 
@@ -11,7 +11,14 @@ import torch
 from torch import Tensor
 
 from .._numerics.entmax import Jacobian, entmax_of, epsilon, solve
-from .._numerics.validation import in_eager, may_have_tangent
+from .._numerics.modes import (
+    branches_allowed,
+    compiled,
+    exported_to_onnx,
+    is_batched_by_autograd,
+    may_have_tangent,
+)
+from .._numerics.operators import Changes, differentiable, operator
 from ._masks import full_precision
 
 __all__ = ["attend"]
@@ -43,14 +50,15 @@ def attend(
     if number is None:
         eps = eps.reshape((1,) * (4 - eps.dim()) + eps.shape)
     inputs = queries, keys, values, eps, bias
-    if torch.compiler.is_compiling():
-        whole = torch.onnx.is_in_onnx_export()
+    tensors = [x for x in inputs if x is not None]
+    if compiled():
+        whole = exported_to_onnx()
     else:
-        whole = not in_eager() or any(may_have_tangent(x) for x in inputs if x is not None)
+        whole = not branches_allowed() or may_have_tangent(*tensors)
     if whole:
         p = entmax_of(_scores(queries, keys, bias), eps, number)
         return p.to(values.dtype) @ values
-    return _Attend.apply(*inputs, number)[0]
+    return _attend_in_blocks(*inputs, number)[0]
 
 
 def _scores(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
@@ -125,7 +133,7 @@ def _backward(
         pair, own = block[:2], (queries[block], keys[block[:2]], _part(eps, block))
         p, powers, _ = solve(_scores(*own[:2], _part(bias, block)), own[2], number, A[block])
         part = _part(columns, pair)
-        slopes = _pull_back(slope[block], found[block], *own, part, number, p, powers, needed)
+        slopes = _pull_block_back(slope[block], found[block], *own, part, number, p, powers, needed)
         for total, at, new in zip(totals, (block, pair, pair, block, block), slopes, strict=True):
             if new is not None:
                 place = _part(total, at)
@@ -133,7 +141,7 @@ def _backward(
     return totals
 
 
-def _pull_back(
+def _pull_block_back(
     slope: Tensor,
     found: Tensor,
     queries: Tensor,
@@ -160,54 +168,40 @@ def _pull_back(
     return [by_scores @ keys, (queries.mT @ by_scores).mT, by_values, by_eps, by_bias]
 
 
-# Compiled graphs, which would take long to compile the steps of each block, call operators.
-_forward_operator = torch.library.custom_op(
-    "sparsefam::entmax_attention", _forward, mutates_args=()
-)
-_backward_operator = torch.library.custom_op(
-    "sparsefam::entmax_attention_backward", _backward, mutates_args=()
-)
-
-
-@_forward_operator.register_fake
-def _(queries: Tensor, keys: Tensor, values: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+def _like_expectations(
+    queries: Tensor, keys: Tensor, values: Tensor, *_: Any
+) -> tuple[Tensor, Tensor]:
     shape = queries.shape[:3]
     return values.new_empty(*shape, values.shape[-1]), queries.new_empty(*shape, 1)
 
 
-@_backward_operator.register_fake
-def _(slope: Tensor, found: Tensor, A: Tensor, *inputs: Any) -> list[Tensor]:
-    return [slope.new_empty(0) if x is None else torch.empty_like(x) for x in inputs[:5]]
+def _like_gradients(slope: Tensor, found: Tensor, A: Tensor, *inputs: Any) -> list[Tensor]:
+    none = slope.new_empty(0)
+    return [none if x is None else torch.empty_like(x).contiguous() for x in inputs[:5]]
 
 
-class _Attend(torch.autograd.Function):
-    @staticmethod
-    def forward(*inputs: Any) -> tuple[Tensor, Tensor]:
-        return (_forward_operator if torch.compiler.is_compiling() else _forward)(*inputs)
+def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
+    *inputs, number, found, A = kept
+    (slope, _), (queries, keys, values, eps, bias), needs = grads, inputs, list(needed[:5])
+    slopes: list[Tensor | None]
+    with full_precision(queries):
+        if not compiled() and (torch.is_grad_enabled() or is_batched_by_autograd(slope)):
+            p = entmax_of(_scores(queries, keys, bias), eps, number)
+            own = slope, found.detach(), queries, keys, eps, _with_ones(values)
+            slopes = _pull_block_back(*own, number, p, None, needs)
+        else:
+            slopes = _backward_operator(slope, found, A, *inputs, number, needs)
+    return [
+        x.sum_to_size(y.shape) if need and x is not None else None
+        for x, y, need in zip(slopes, inputs, needs, strict=True)
+    ]
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        *tensors, ctx.number = inputs
-        ctx.save_for_backward(*output, *tensors)
-        ctx.mark_non_differentiable(output[1])
 
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        found, A, *inputs = ctx.saved_tensors
-        queries, keys, values, eps, bias = inputs
-        needed, number = list(ctx.needs_input_grad[:5]), ctx.number
-        slopes: list[Tensor | None]
-        with full_precision(queries):
-            if torch.compiler.is_compiling():
-                slopes = _backward_operator(slope, found, A, *inputs, number, needed)
-            elif torch.is_grad_enabled() or torch._C._functorch.is_legacy_batchedtensor(slope):
-                p = entmax_of(_scores(queries, keys, bias), eps, number)
-                own = slope, found.detach(), queries, keys, eps, _with_ones(values)
-                slopes = _pull_back(*own, number, p, None, needed)
-            else:
-                run = slope, found, A, queries, keys, values, eps, bias, number, needed
-                slopes = [*_backward(*run)]
-        return *(
-            x.sum_to_size(y.shape) if need and x is not None else None
-            for x, y, need in zip(slopes, inputs, needed, strict=True)
-        ), None
+# Compiled graphs would take long to compile the steps of each block.
+_backward_operator = operator("entmax_attention_backward", _backward, _like_gradients)
+_attend_in_blocks = differentiable(
+    operator("entmax_attention", _forward, _like_expectations),
+    _pull_back,
+    lambda inputs, outputs: (*inputs, *outputs),
+    constants=(1,),
+)

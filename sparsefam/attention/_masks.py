@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .._numerics.modes import compiled
+
 __all__ = [
     "AttentionMask",
     "allowed_by",
@@ -110,7 +112,7 @@ def require_all(valid: Tensor, rule: str, values: Tensor) -> None:
 
     Compiled graphs, which cannot raise, assert instead.
     """
-    if torch.compiler.is_compiling():
+    if compiled():
         torch._assert_async(valid.all(), rule)
     elif not torch._is_all_true(valid):
         first = (~valid).nonzero()[0].tolist()
@@ -120,7 +122,7 @@ def require_all(valid: Tensor, rule: str, values: Tensor) -> None:
 def check_finite(name: str, x: Tensor, rule: str = "finite where they take part") -> None:
     """Raise ValueError unless all numbers are finite."""
     # If the sum is finite, so are all numbers: that reads them once and writes nothing.
-    if torch.compiler.is_compiling() or not torch._is_all_true(x.detach().sum().isfinite()):
+    if compiled() or not torch._is_all_true(x.detach().sum().isfinite()):
         require_all(x.isfinite(), f"{name} must be {rule}", x)
 
 

@@ -6,7 +6,6 @@ from contextlib import suppress
 from functools import partial
 from itertools import chain
 from math import inf, isfinite
-from numbers import Real
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -15,13 +14,8 @@ from typing_extensions import Self
 
 from .._numerics.distributed import Group
 from .._numerics.least_squares import add_event_dims
-from .._numerics.validation import (
-    broadcasts_to,
-    in_eager,
-    is_count,
-    is_finite_number,
-    require_integer,
-)
+from .._numerics.modes import branches_allowed
+from .._numerics.validation import as_number, broadcasts_to, is_count, require_integer
 from ..bases import Basis
 from ..distributions import SparseDistribution
 from ..supports import Domain, box_of
@@ -302,7 +296,7 @@ class ContinuousAttention(nn.Module):
         self._has_attended = False
         self._first_scale, scales = layer_scale, None
         if layer_scale is not None:
-            if not is_finite_number(layer_scale) or layer_scale <= 0:
+            if not 0 < as_number(layer_scale) < inf:
                 rule = "layer_scale must be None, or positive and finite"
                 raise ValueError(f"{rule}, got {layer_scale!r}")
             scales = nn.Parameter(torch.empty(embed_dim, device=device, dtype=dtype))
@@ -319,8 +313,7 @@ class ContinuousAttention(nn.Module):
 
     @temperature.setter
     def temperature(self, value: float) -> None:
-        valid = isinstance(value, Real) and 0 < float(value) < inf
-        if not valid:
+        if not 0 < as_number(value) < inf:
             raise ValueError(f"temperature must be positive and finite, got {value!r}")
         self._temperature: float = value
 
@@ -438,7 +431,7 @@ class ContinuousAttention(nn.Module):
             parts = self._project(query, key, value, places, key_padding_mask, attn_mask)
             with full_precision(query):
                 heads, density = self._attend(parts)
-                if self.regression.validate_args and in_eager() and not self._has_attended:
+                if self.regression.validate_args and branches_allowed() and not self._has_attended:
                     self._warn_of_overshoot(density, parts)
         else:
             sequence = (key, value, positions, key_padding_mask, attn_mask)
@@ -805,7 +798,7 @@ def _make_score(score: Any) -> AttentionScore:
 def _check_alpha(alpha: Tensor | nn.Module | float, score: AttentionScore) -> None:
     """Raise ValueError for an alpha that a score does not support."""
     if not isinstance(alpha, (Tensor, nn.Module)):
-        if not isinstance(alpha, Real) or not alpha >= 1:
+        if not as_number(alpha) >= 1:
             raise ValueError(f"alpha must be at least 1, got {alpha!r}")
     bound = alpha.high if isinstance(alpha, LearnedAlpha) else alpha
     most = score.most_alpha

@@ -3,14 +3,13 @@
 import math
 from collections.abc import Sequence
 from itertools import accumulate
-from numbers import Real
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .._numerics.validation import is_count
+from .._numerics.validation import as_number, is_count
 from ..bases import Basis, GaussianRBF
 from ..distributions import (
     BetaGaussian,
@@ -82,7 +81,7 @@ class LocalScore(AttentionScore):
 
     def __init__(self, reach: float = 0.06, deformable: bool = False) -> None:
         super().__init__()
-        if not isinstance(reach, Real) or not _LEAST <= reach <= _FARTHEST:
+        if not _LEAST <= as_number(reach) <= _FARTHEST:
             raise ValueError(f"reach must be between {_LEAST} and {_FARTHEST}, got {reach!r}")
         self.reach: float = float(reach)
         self.deformable: bool = bool(deformable)

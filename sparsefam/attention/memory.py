@@ -1,13 +1,12 @@
 """Memories of fixed size for sequences of any length, with an explicit state."""
 
 from collections.abc import Callable
-from numbers import Real
 
 import torch
 from torch import Size, Tensor, nn
 
 from .._numerics.roots import increasing_root
-from .._numerics.validation import require_integer
+from .._numerics.validation import as_number, require_integer
 from ..distributions import SparseDistribution
 from ..distributions._torch_adapter import dtype_of
 from ._masks import check_mask, check_shape, require_all
@@ -256,7 +255,7 @@ def _factors(forgetting_factor: float, reset: Tensor | None, values: Tensor) -> 
 
 
 def _is_positive_share(x: object) -> bool:
-    return isinstance(x, Real) and 0 < float(x) <= 1
+    return 0 < as_number(x) <= 1
 
 
 def _check_regression(regression: object) -> None:

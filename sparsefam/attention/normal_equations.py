@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Size, Tensor
 
-from .._numerics.validation import differentiable_once
+from .._numerics.operators import differentiable_once
 from ._masks import check_shape, require_all
 
 __all__ = ["NormalEquations", "check_equations", "gcv_penalty"]

@@ -4,7 +4,6 @@ import math
 import warnings
 from functools import reduce
 from itertools import chain
-from numbers import Real
 from typing import Literal, cast
 
 import torch
@@ -24,7 +23,8 @@ from .._numerics.least_squares import (
     split_rows,
     zero_masked,
 )
-from .._numerics.validation import in_eager, require_integer
+from .._numerics.modes import branches_allowed
+from .._numerics.validation import as_number, require_integer
 from ..bases import Basis, BSpline, GaussianRBF
 from ..distributions import SparseDistribution
 from ..supports import Box, Domain, box_of
@@ -269,7 +269,7 @@ class RidgeRegression(nn.Module):
         if self.validate_args:
             _require_finite("positions", positions, values.shape, mask)
             _require_finite("values", values, values.shape, mask)
-            if in_eager() and not self._has_fitted:
+            if branches_allowed() and not self._has_fitted:
                 self._warn_if_unreached(positions, mask)
 
     def solve(self, statistics: NormalEquations, dtype: torch.dtype | None = None) -> ValueFunction:
@@ -674,8 +674,8 @@ def _checked_factor(name: str, factor: object) -> float | Literal["gcv"]:
     """Return the factor of a penalty, or raise ValueError."""
     if isinstance(factor, str) and factor == "gcv":
         return "gcv"
-    number = float(factor) if isinstance(factor, Real) else math.nan
-    if not (math.isfinite(number) and number >= 0):
+    number = as_number(factor)
+    if not 0 <= number < math.inf:
         raise ValueError(f"{name} must be 'gcv', or finite and at least 0, got {factor!r}")
     return number
 

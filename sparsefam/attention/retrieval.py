@@ -1,11 +1,10 @@
 """Retrieval from a function of time: the fixed point that a query reaches by attending to it."""
 
 import math
-from numbers import Real
 
 from torch import Tensor
 
-from .._numerics.validation import require, require_integer
+from .._numerics.validation import as_number, require, require_integer
 from .._prediction_map import rpm
 from ..distributions import SparseDistribution
 from ..scores import BasisExpansion
@@ -75,7 +74,7 @@ def retrieve(
         got = f"{query.dtype} of shape {tuple(query.shape)}"
         raise ValueError(f"query must be floating, ({batch}, Lq, {channels}), got {got}")
     require(query.isfinite(), "query", "finite", query)
-    if not isinstance(temperature, Real) or not 0 < temperature < math.inf:
+    if not 0 < as_number(temperature) < math.inf:
         raise ValueError(f"temperature must be positive and finite, got {temperature!r}")
     require_integer("steps", steps, 1, _MOST)
     for _ in range(steps):

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain
-from numbers import Real
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
@@ -24,8 +23,9 @@ from .._feature_maps import (
     kernel_matrix,
 )
 from .._numerics.entmax import require_finite_index
+from .._numerics.modes import branches_allowed, compiled
 from .._numerics.quadrature import constant
-from .._numerics.validation import in_eager, is_count, require, require_integer
+from .._numerics.validation import as_number, is_count, require, require_integer
 from .._prediction_map import rpm
 from ..bases import Basis
 from ..distributions import (
@@ -319,10 +319,10 @@ class _MeshScore(AttentionScore):
         if self._like(basis).is_meta:
             return mesh
         if mesh is not None and not learned:
-            is_checked = Distribution._validate_args and in_eager()
+            is_checked = Distribution._validate_args and branches_allowed()
             if not is_checked or mesh.has(features):
                 return mesh
-        if torch.compiler.is_compiling():
+        if compiled():
             raise RuntimeError(
                 "a layer whose scores have a learned kernel or basis cannot be compiled, as its "
                 "quadrature nodes follow from values: call requires_grad_(False) on it, and then "
@@ -677,7 +677,7 @@ def _inducing_points(points: Tensor | int, box: Box) -> Tensor:
 
 def ends(box: Box, like: Tensor) -> tuple[Tensor, Tensor]:
     """Ends of the domain (D,), with the dtype and device of another tensor."""
-    if torch.compiler.is_compiling():
+    if compiled():
         low, high = like.new_tensor(box).T.unbind()
     else:
         low, high = _cached_ends(box, like.dtype, like.device).unbind()
@@ -728,13 +728,12 @@ class LearnedAlpha(nn.Module):
     ) -> None:
         super().__init__()
         require_integer("num_heads", num_heads, 1)
-        bound: Any = high
         least = _LEAST_ALPHA
-        if not isinstance(bound, Real) or not float(bound) > least:
+        if not as_number(high) > least:
             raise ValueError(f"high must be a number above {least}, got {high!r}")
         try:
             each = np.broadcast_to(np.asarray(start, np.float64), (num_heads,))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             each = np.array(math.nan)
         if not ((each > least) & (each < high)).all():
             rule = f"a number, or {num_heads} of them, between {least} and {high}"

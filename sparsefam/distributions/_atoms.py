@@ -13,7 +13,7 @@ from torch.types import _size
 from .._numerics.validation import require_shape
 from ..bases import Basis
 from ..supports import WithAtoms
-from .base import SparseDistribution
+from .base import SoftmaxDistribution, SparseDistribution
 
 __all__ = ["MixedDistribution"]
 
@@ -26,7 +26,8 @@ class MixedDistribution(SparseDistribution):
     """
 
     base: Any
-    _held = ("base",)
+    _members = ("base",)
+    alpha = SoftmaxDistribution.alpha
 
     def _atoms(self) -> tuple[Tensor, Tensor]:
         """Return locations of atoms, finite also where there is none, and log masses (K, *batch).
@@ -52,7 +53,7 @@ class MixedDistribution(SparseDistribution):
         """Closed intervals, and the `atoms` (*batch, K) in them."""
         locations, log_masses = self._atoms()
         atoms = torch.where(log_masses > -math.inf, locations, math.nan).movedim(0, -1)
-        return WithAtoms(self._intervals(), atoms.to(self.alpha.dtype), self.log_prob)
+        return WithAtoms(self._intervals(), atoms.to(self._like.dtype), self.log_prob)
 
     def _total(self, at_atoms: Tensor, within: Tensor) -> Tensor:
         """Return the mean of a quantity (K, *batch), and of one of mean `within` elsewhere."""
@@ -62,7 +63,7 @@ class MixedDistribution(SparseDistribution):
         # What has no mass may have no mean.
         value = (masses * torch.where(masses > 0, at_atoms, 0.0)).sum(0)
         value = value + mass * torch.where(mass > 0, within, 0.0)
-        return value.to(self.alpha.dtype)
+        return value.to(self._like.dtype)
 
     @property
     def mean(self) -> Tensor:
@@ -107,13 +108,13 @@ class MixedDistribution(SparseDistribution):
             torch.cat([atoms, nodes]),
             torch.cat([log_masses.exp(), log_mass.exp() * weights]),
         )
-        return nodes.to(self.alpha.dtype), weights.to(self.alpha.dtype)
+        return nodes.to(self._like.dtype), weights.to(self._like.dtype)
 
     def _known_expect(self, psi: Basis, order: int) -> Tensor:
         return self._total(psi(self._atoms()[0]), self._part()[0].expect(psi, order))
 
     def _known_draws(self, sample_shape: _size) -> Tensor:
-        return self._draw(self.base.sample, sample_shape).to(self.alpha.dtype)
+        return self._draw(self.base.sample, sample_shape).to(self._like.dtype)
 
     def rsample(self, sample_shape: _size = Size()) -> Tensor:
         """Draw samples (*sample, *batch), differentiable in the parameters.
@@ -124,7 +125,7 @@ class MixedDistribution(SparseDistribution):
         if torch.is_grad_enabled() and not self.has_rsample:
             raise NotImplementedError("rsample needs a support of one interval: use sample")
         shape = require_shape("sample_shape", sample_shape)
-        return self._draw(self.base.rsample, shape).to(self.alpha.dtype)
+        return self._draw(self.base.rsample, shape).to(self._like.dtype)
 
     def _draw(self, draw: Callable[[_size], Tensor], sample_shape: _size) -> Tensor:
         """Draw samples from those that a method of the base draws."""
@@ -135,4 +136,4 @@ class MixedDistribution(SparseDistribution):
 
     def _as_given(self, x: Tensor, value: Tensor) -> Tensor:
         """Return float64 numbers in the type of the parameters and of their argument."""
-        return x.to(torch.promote_types(self.alpha.dtype, value.dtype))
+        return x.to(torch.promote_types(self._like.dtype, value.dtype))

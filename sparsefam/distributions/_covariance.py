@@ -39,7 +39,7 @@ def elliptical_covariance(p: Any, phi: Basis, psi: Basis) -> Tensor:
     Raises:
         ValueError: Functions without a closed form that vary too fast for quadrature.
     """
-    exact: Any = p._with_parameters(p.batch_shape, lambda x, event: x.double())
+    exact: Any = p._map(lambda x, event: x.double(), p.batch_shape)
     return _covariance(exact, phi, psi, p.loc.dtype).to(p.loc.dtype)
 
 
@@ -216,8 +216,7 @@ def _rule(p: Any, fine: bool) -> tuple[Tensor, Tensor]:
     """Return nodes less the centre (Q, *batch, D), and weights (Q, *batch)."""
     dim = p.loc.shape[-1]
     if isinstance(p.generator, TruncatedPower) or dim not in _LATTICE:
-        centred = p.expand(p.batch_shape)
-        centred.loc = torch.zeros_like(p.loc)
+        centred = p._replace(loc=torch.zeros_like(p.loc))
         return centred.quadrature(_ORDERS.get(dim, _QUASI_RANDOM_ORDERS)[fine])
     # The trapezoidal rule needs fewer nodes for a normal density than Gauss rules.
     points, width = _LATTICE[dim], 2 * _EXTENT / _LATTICE[dim]

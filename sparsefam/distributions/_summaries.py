@@ -28,8 +28,6 @@ class Summaries(TorchDistribution):
     None, and the method that asks finds the value by itself.
     """
 
-    alpha: Tensor
-
     # Hooks. `upper` (..., *batch) tells of each value whether the mass above it is meant.
 
     def _known_cdf(self, value: Tensor) -> Tensor | None:
@@ -49,9 +47,6 @@ class Summaries(TorchDistribution):
 
     def _known_moment(self, n: int, centre: Tensor) -> Tensor | None:
         """Return E[(t - centre)^n] (*batch)."""
-
-    def _to_float64(self) -> Any:
-        """Return the same density in float64, if it is not that of parameters in float64."""
 
     def _breakpoints(self) -> Tensor:
         """Return locations (*batch, J) between which the density is smooth, padded with NaN."""
@@ -168,7 +163,7 @@ class Summaries(TorchDistribution):
         """Return the ends of intervals, after the checks of the method of this name."""
         self._require_numbers(name)
         own: Any = self
-        low, high, _ = broadcast_arguments(a=a, b=b, density=self.alpha)
+        low, high, _ = broadcast_arguments(a=a, b=b, density=self._like)
         if self._validate_args:
             for end, place in zip("ab", (low, high), strict=True):
                 own._validate_sample(place, end)
@@ -227,7 +222,7 @@ class Summaries(TorchDistribution):
     def median(self) -> Tensor:
         """The quantile of one half (*batch)."""
         self._require_numbers("median")
-        return self.icdf(torch.full_like(self.alpha, 0.5))
+        return self.icdf(torch.full_like(self._like, 0.5))
 
     def _moment_about(self, n: int, centre: Tensor) -> Tensor:
         """Return E[(t - centre)^n] (*batch)."""
@@ -262,7 +257,7 @@ class Summaries(TorchDistribution):
         if not isinstance(central, bool):
             raise ValueError(f"central must be True or False, got {central!r}")
         if not central:
-            return self._moment_about(n, torch.zeros_like(self.alpha))
+            return self._moment_about(n, torch.zeros_like(self._like))
         return self._central_moment(n)
 
     @property
@@ -292,18 +287,18 @@ class Summaries(TorchDistribution):
             NotImplementedError: A density of vectors.
         """
         level = self._checked_mass(mass)
-        p = self._to_float64() or self
-        return IntervalUnion(highest_density(p, level, p._breakpoints()).to(self.alpha.dtype))
+        p = self.to_float64()
+        return IntervalUnion(highest_density(p, level, p._breakpoints()).to(self._like.dtype))
 
     def _checked_mass(self, mass: Tensor | float) -> Tensor:
         """Return the mass of a set of highest density (*batch), or raise as for that method."""
         self._require_numbers("highest_density")
-        level, _ = broadcast_arguments(mass=mass, density=self.alpha)
+        level, _ = broadcast_arguments(mass=mass, density=self._like)
         require((level > 0) & (level < 1), "mass", "in (0, 1)", mass)
         if level.shape != self.batch_shape:
             shape = tuple(self.batch_shape)
             raise ValueError(f"mass must be a number or of shape {shape}, got {tuple(level.shape)}")
-        return level.to(self.alpha.dtype)
+        return level.to(self._like.dtype)
 
     def highest_density_mass(self, value: Tensor) -> Tensor:
         r"""Return the mass of the set $\{p \ge p(t)\}$ of locations t: inverts `highest_density`.
@@ -321,8 +316,8 @@ class Summaries(TorchDistribution):
         self._check_value(value)
         with torch.no_grad():
             shape = torch.broadcast_shapes(value.shape, self.batch_shape)
-            p = (self._to_float64() or self).expand(shape)
-            return mass_above(p, value.expand(shape), p._breakpoints()).to(self.alpha.dtype)
+            p = self.to_float64().expand(shape)
+            return mass_above(p, value.expand(shape), p._breakpoints()).to(self._like.dtype)
 
     # What policies ask for
 

@@ -7,19 +7,22 @@ from typing import Any, ClassVar, cast
 import pyro.distributions
 import torch
 from torch import Size, Tensor
-from torch.distributions import Distribution, Gamma, Independent, constraints
+from torch.distributions import (
+    ComposeTransform,
+    Distribution,
+    Gamma,
+    Independent,
+    TransformedDistribution,
+    constraints,
+)
 from torch.distributions.constraints import Constraint
 from torch.types import _size
+from typing_extensions import Self
 
 from .._dispatch import register_expect
-from .._numerics.validation import (
-    broadcast_arguments,
-    differentiable_once,
-    in_float64,
-    map_tensors,
-    require,
-    without_derivative,
-)
+from .._numerics.modes import branches_allowed
+from .._numerics.operators import differentiable_once, without_derivative
+from .._numerics.validation import broadcast_arguments, in_float64, map_tensors, require
 from ..bases import Basis, Fourier
 from ..supports import RealLine
 from ._line.engine import (
@@ -29,7 +32,7 @@ from ._line.engine import (
     or_infinite,
 )
 from ._line.laws import Law, torch_law
-from .base import SparseDistribution, select_batch
+from .base import SoftmaxDistribution, SparseDistribution, select_batch, selection
 from .beta_gaussian import BetaGaussian
 from .elliptical import MultivariateNormal
 from .kernel_family import KernelDistribution
@@ -54,6 +57,11 @@ __all__ = [
 
 # Densities of this package by the names of classes of torch that they take the place of.
 WRAPPERS: dict[str | None, Callable[[Any], SparseDistribution]] = {}
+# Densities that torch's become with their parameters, without checks.
+_STANDARD: dict[str | None, Normal | Laplace] = {
+    "Normal": Normal(0.0, 1.0, validate_args=False),
+    "Laplace": Laplace(0.0, 1.0, validate_args=False),
+}
 # Twice the nodes between two cuts for functions, and for waves.
 _FINE, _WAVES = 64, 512
 # Distributions of torch and Pyro without kinks inside of their supports.
@@ -91,7 +99,7 @@ def is_discrete(p: Distribution) -> bool:
 def dtype_of(p: Distribution) -> torch.dtype:
     """Return the floating-point type of a distribution's parameters."""
     if isinstance(p, SparseDistribution):
-        return p.alpha.dtype
+        return p._like.dtype
     return _options(p).get("dtype", torch.get_default_dtype())
 
 
@@ -117,8 +125,9 @@ def wrap(p: Any) -> SparseDistribution:
     name = torch_name(p)
     if name in WRAPPERS:
         return WRAPPERS[name](p)
-    if name in ("Normal", "Laplace"):
-        return (Normal if name == "Normal" else Laplace)._of(p.loc, p.scale)
+    if name in _STANDARD:
+        alpha = torch.ones_like(p.loc)
+        return _STANDARD[name]._replace(p.batch_shape, loc=p.loc, scale=p.scale, alpha=alpha)
     if name == "MultivariateNormal":
         return MultivariateNormal(p.loc, scale_tril=p.scale_tril, validate_args=False)
     if name == "LowRankMultivariateNormal":
@@ -141,16 +150,13 @@ def to_float64(p: Any) -> Any:
         return Independent(
             to_float64(p.base_dist), p.reinterpreted_batch_ndims, validate_args=False
         )
-    p = wrap(p)
-    if (exact := p._to_float64()) is not None:
-        return exact
-    new = p._with_parameters(p.batch_shape, lambda x, event: in_float64(x))
-    new._validate_args = False
-    return new
+    return wrap(p).to_float64()
 
 
 def exact_base(base: Any, **arguments: Tensor | float) -> tuple[Any, ...]:
-    """Return a density of numbers in float64, ones of its own type, and arguments, in one batch.
+    """Return a density of numbers in float64 and arguments, in one batch.
+
+    The arguments have the type of the density, or a longer one.
 
     Raises:
         ValueError: `base` not a continuous univariate distribution; shapes that do not broadcast.
@@ -158,10 +164,82 @@ def exact_base(base: Any, **arguments: Tensor | float) -> tuple[Any, ...]:
     if not isinstance(base, Distribution) or base.event_shape or is_discrete(base):
         raise ValueError(f"base must be a continuous univariate distribution, got {base!r}")
     part = wrap(base)
-    ones = torch.ones_like(part.alpha, dtype=dtype_of(base))
-    tensors = broadcast_arguments(base=ones, **arguments)
-    exact, shape = to_float64(part), tensors[0].shape
+    like = part._like.to(dtype_of(base))
+    _, *tensors = broadcast_arguments(base=like, **arguments)
+    exact, shape = part.to_float64(), tensors[0].shape
     return exact if exact.batch_shape == shape else exact.expand(shape), *tensors
+
+
+def _is_transformed(p: Distribution) -> bool:
+    """Return whether torch takes for the support all that the last transform can reach."""
+    inherited: Any = TransformedDistribution.support
+    return type(p).support is inherited
+
+
+def _ends_of(p: Any) -> tuple[Any, Any]:
+    """Return the ends of the support of a distribution of numbers, None where there is none."""
+    if not _is_transformed(p):
+        return _bounds(p.support)
+    return _image(ComposeTransform(p.transforms), _ends_of(p.base_dist), dtype_of(p))
+
+
+def _bounds(support: Any) -> tuple[Any, Any]:
+    return getattr(support, "lower_bound", None), getattr(support, "upper_bound", None)
+
+
+def _image(transform: Any, ends: tuple[Any, Any], dtype: torch.dtype) -> tuple[Any, Any]:
+    """Return the ends of the image of an interval.
+
+    Raises:
+        ValueError: A transform that is not bijective, or one that turns half-lines around in a part
+            of the batch.
+    """
+    if isinstance(transform, ComposeTransform):
+        for part in transform.parts:
+            ends = _image(part, ends, dtype)
+        return ends
+    if not transform.bijective:
+        raise ValueError(f"transforms must be bijective, got {transform}")
+    domain, codomain = _bounds(transform.domain), _bounds(transform.codomain)
+    try:
+        sign = transform.sign
+    except NotImplementedError:
+        return codomain
+    turns = _turns(transform, sign, (ends[0] is None) != (ends[1] is None))
+    low, high = (
+        # The end of a domain has no image in float64, which logits clamp, but a limit.
+        limit
+        if end is None or _coincide(end, bound)
+        else transform(torch.as_tensor(end, dtype=dtype))
+        for end, bound, limit in zip(
+            ends, domain, codomain[::-1] if turns else codomain, strict=True
+        )
+    )
+    if turns:
+        return high, low
+    if isinstance(low, Tensor) and isinstance(high, Tensor):  # signs may differ
+        return torch.minimum(low, high), torch.maximum(low, high)
+    return low, high
+
+
+def _turns(transform: Any, sign: Any, is_half_line: bool) -> bool:
+    """Return whether a transform is known to decrease, which must be known of half-lines."""
+    if not isinstance(sign, Tensor):
+        return sign < 0
+    if not is_half_line:
+        return False
+    falls = branches_allowed(sign) and bool((sign < 0).all())
+    require(
+        falls | (sign > 0), "transforms", "of one sign in a batch, to turn half-lines", transform
+    )
+    return falls
+
+
+def _coincide(end: Any, bound: Any) -> bool:
+    """Return whether an end is that of a domain, as is assumed of tensors without values."""
+    if bound is None or not isinstance(end, Tensor):
+        return bound is not None and end == bound
+    return not branches_allowed(end) or bool((end == bound).all())
 
 
 def is_unbounded(p: Any) -> bool:
@@ -234,37 +312,38 @@ def cuts_of(p: Any) -> Tensor:
     return torch.cat([torch.where(ends.isfinite(), ends, math.nan), inner.to(ends)], -1)
 
 
-class TorchDensity(SparseDistribution):
+class TorchDensity(SoftmaxDistribution):
     """A continuous distribution of torch with the interface of this package.
 
     Off the support `log_prob` is -inf with zero gradient, whatever torch returns there.
 
     Args:
-        base: The distribution (*batch); `expand` does not change it.
+        base: The distribution (*batch); `expand` does not change it, as torch.jit cannot trace some
+            of torch's.
     """
 
     arg_constraints: ClassVar[dict[str, Constraint]] = {}
+    _tensors = {"_ones": 0}
 
     def __init__(self, base: Distribution) -> None:
         self._sampler: Any = map_tensors(base, lambda x: x, _validate_args=False)
         # Torch's univariate formulas are inaccurate in float32. Classes of users are not converted.
         double = not base.event_shape and torch_name(base) is not None
         self.base: Any = map_tensors(self._sampler, in_float64) if double else self._sampler
-        self.alpha = torch.ones(base.batch_shape, **_options(self.base))
+        self._ones = torch.ones(base.batch_shape, **_options(self.base))
         super().__init__(base.batch_shape, base.event_shape, validate_args=False)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.base})"
 
-    def _fill(self, new: Any, change: Callable[[Tensor, Size], Tensor], selects: bool) -> None:
-        # An expansion shares the distribution, as torch.jit cannot trace some of torch's `expand`.
-        if not selects:
-            return
-        TorchDensity.__init__(new, select_batch(self._expanded(), new.batch_shape, change))
+    def __getitem__(self, index: Any) -> Self:
+        shape, take = super().__getitem__(index).batch_shape, selection(index)
+        new = type(self)(select_batch(self._expanded(), shape, take))
         t = self._inside().expand(self.batch_shape + self.event_shape)
-        found, log_p = new.log_prob(change(t, self.event_shape)), change(self.log_prob(t), Size())
+        found, log_p = new.log_prob(take(t, self.event_shape)), take(self.log_prob(t), Size())
         same = torch.isclose(found, log_p, equal_nan=True)
         require(same, type(self.base).__name__, "determined by its parameters", self.base)
+        return new
 
     @constraints.dependent_property
     def support(self) -> Constraint:
@@ -279,7 +358,7 @@ class TorchDensity(SparseDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density; -inf with zero gradient off the support."""
         with torch.no_grad():
-            inside = self.base.support.check(value)
+            inside = self.support.check(value)
             # Some distributions are NaN on a part of the support that they declare.
             log_p = self.base.log_prob(self._move_inside(value, inside))
             log_p = log_p.nan_to_num(-math.inf, math.inf, -math.inf)
@@ -354,7 +433,7 @@ class TorchMultivariate(TorchDensity):
 
     def _inside(self) -> Tensor:
         known = self._known("mean")
-        return self.alpha.new_zeros(self.event_shape) if known is None else known.detach()
+        return self._like.new_zeros(self.event_shape) if known is None else known.detach()
 
     def _required(self, name: str) -> Tensor:
         value = self._known(name)
@@ -378,18 +457,23 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
     @property
     def ends(self) -> tuple[Tensor | None, Tensor | None]:
         """Lower and upper end of the support (*batch), None where there is none."""
+        ones = torch.ones_like(self._like)
+        low, high = (None if end is None else end * ones for end in _ends_of(self.base))
+        return low, high
 
-        def end(name: str) -> Tensor | None:
-            bound = getattr(self.base.support, name, None)
-            return None if bound is None else bound * torch.ones_like(self.alpha)
-
-        return end("lower_bound"), end("upper_bound")
+    @constraints.dependent_property
+    def support(self) -> Constraint:
+        """The support of `base`, or what its transforms turn its own base's into."""
+        low, high = self.ends if _is_transformed(self.base) else (None, None)
+        if low is None:
+            return self.base.support if high is None else constraints.less_than(high)
+        return constraints.greater_than_eq(low) if high is None else constraints.interval(low, high)
 
     @property
     def intervals(self) -> Tensor:
         """The support as an interval (*batch, 1, 2)."""
         lower, upper = self.ends
-        infinite = torch.full_like(self.alpha, math.inf)
+        infinite = torch.full_like(self._like, math.inf)
         ends = [-infinite if lower is None else lower, infinite if upper is None else upper]
         return torch.stack(ends, -1).unsqueeze(-2)
 
@@ -399,7 +483,7 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
             return (lower + upper) / 2
         if lower is not None:
             return lower + lower.abs().clamp_min(1)
-        return torch.zeros_like(self.alpha) if upper is None else upper - upper.abs().clamp_min(1)
+        return torch.zeros_like(self._like) if upper is None else upper - upper.abs().clamp_min(1)
 
     @property
     def _line(self) -> DoubleExponential:
@@ -409,7 +493,7 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
             half = torch.full_like(centre, 0.5)
             for known in (self._known("mode"), self._known("icdf", half), self._known("mean")):
                 if known is not None:
-                    within = known.isfinite() & self.base.support.check(known)
+                    within = known.isfinite() & self.support.check(known)
                     centre = torch.where(within, known, centre)
             # Without a variance, half the width of the uniform density of the same height, or less
             # where the log density is more curved.
@@ -443,11 +527,11 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
 
     @property
     def _log_mass(self) -> Tensor:
-        return torch.zeros_like(self.alpha)
+        return torch.zeros_like(self._like)
 
     def _division(self, line: Coordinate) -> Tensor:
         """Return coordinates (J, *batch) of what may be kinks: the mode, at 0, and loc."""
-        found = torch.zeros_like(self.alpha).unsqueeze(0)
+        found = torch.zeros_like(self._like).unsqueeze(0)
         if torch_name(self.base) in _SMOOTH:
             return found[:0]
         loc = self._known("loc")
@@ -480,13 +564,15 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
         return torch.where(upper, 1 - below, below)
 
     def _known_icdf(self, value: Tensor) -> Tensor:
-        known = self._known("icdf", value * torch.ones_like(self.alpha))
+        known = self._known("icdf", value * torch.ones_like(self._like))
         return super()._known_icdf(value) if known is None else known
 
     def _log_part(self, start: Tensor, end: Tensor) -> Tensor:
         return cast(Law, self._law).log_mass(start, end)
 
     def _closed_form(self, name: str) -> Tensor | None:
+        if name == "mode" and torch_name(self.base) == "Kumaraswamy":
+            return None  # torch's is NaN
         return self._known(name, call=name == "entropy")
 
     def _moment(self, name: str, n: int, terms: Tensor) -> Tensor:
@@ -496,20 +582,23 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
         """Return the orders (*batch) from which moments do not exist, by the tail on each side."""
         index = tail_index(self.base)
         both = torch_name(self.base) in ("Cauchy", "StudentT")
-        infinite = torch.full_like(self.alpha, math.inf)
-        return index + 0 * self.alpha if both else infinite, index + 0 * self.alpha
+        infinite = torch.full_like(self._like, math.inf)
+        return index + 0 * self._like if both else infinite, index + 0 * self._like
+
+    def to_float64(self) -> SparseDistribution:
+        return self._twin() or super().to_float64()
 
     def _known_expect(self, psi: Basis, order: int) -> Tensor:
-        uniform = self._to_float64()
+        uniform = self._twin()
         return super()._known_expect(psi, order) if uniform is None else uniform.expect(psi, order)
 
     def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
-        if (uniform := self._to_float64()) is None:
+        if (uniform := self._twin()) is None:
             return super()._beta_covariance(phi, psi, beta)
         self.escort(beta)  # refuses all but 1
         return uniform.generalized_covariance(phi, psi, 1.0)
 
-    def _to_float64(self) -> BetaGaussian | None:
+    def _twin(self) -> BetaGaussian | None:
         """Return a uniform density in the class that has closed forms of expectations."""
         if torch_name(self.base) != "Uniform":
             return None
@@ -520,7 +609,7 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
 @register_expect(TorchUnivariate, Fourier)
 def _expect_waves(p: TorchUnivariate, psi: Fourier) -> Tensor:
     """Integrate waves with many nodes, which half of them confirm."""
-    if (twin := p._to_float64()) is not None:
+    if (twin := p._twin()) is not None:
         return twin.expect(psi)
     found, rough = (p._known_expect(psi, order) for order in (_WAVES, _WAVES // 2))
     fits = (rough - found).abs() < 1e-4

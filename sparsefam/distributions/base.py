@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
-from torch import Size, Tensor
+from torch import Size, Tensor, nn
 from torch.distributions import Distribution, constraints
 from torch.types import _size
 from torch.utils.checkpoint import checkpoint
@@ -13,10 +13,11 @@ from typing_extensions import Self
 
 from .._dispatch import find_expect
 from .._numerics.deformed import expm1_ratio
+from .._numerics.modes import branches_allowed, values_exist
 from .._numerics.validation import (
     LARGEST_ORDER,
     broadcast_shapes,
-    in_eager,
+    in_float64,
     map_tensors,
     require,
     require_integer,
@@ -36,6 +37,7 @@ __all__ = [
     "SparseDistribution",
     "StandardizedDistribution",
     "select_batch",
+    "selection",
 ]
 
 
@@ -59,10 +61,11 @@ class SparseDistribution(Summaries):
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]]
     has_rsample = True
-    # Densities of the same batch that it holds; and tensors besides parameters, or None, with the
-    # number of dimensions of one event of each.
-    _held: ClassVar[tuple[str, ...]] = ()
-    _derived: ClassVar[dict[str, int]] = {}
+    # What `_map` changes besides the parameters: tensors, or None, with the number of dimensions of
+    # one event of each, and densities of the same batch. Copies drop the lazy properties.
+    _tensors: ClassVar[dict[str, int]] = {}
+    _members: ClassVar[tuple[str, ...]] = ()
+    _caches: ClassVar[tuple[str, ...]] = ()
     # The least order at which functions are integrated, if there is one.
     _least_order: ClassVar[int | None] = None
     alpha: Tensor
@@ -72,9 +75,24 @@ class SparseDistribution(Summaries):
     ) -> None:
         # Torch's checks of parameters branch on values, which compiled and exported graphs and the
         # meta device do not have.
-        if torch.compiler.is_compiling() or self.alpha.is_meta:
+        if not values_exist(self._like):
             validate_args = False
         torch.distributions.Distribution.__init__(self, batch_shape, event_shape, validate_args)
+
+    @property
+    def _ranks(self) -> dict[str, int]:
+        """The names of parameters and `_tensors`, with the number of dimensions of an event."""
+        parameters = {name: rule.event_dim for name, rule in self.arg_constraints.items()}
+        return {**parameters, **self._tensors}
+
+    @property
+    def _like(self) -> Tensor:
+        """Entries (*batch) of the first tensor, which has the dtype and device of the density."""
+        name, rank = next(iter(self._ranks.items()))
+        tensor: Tensor = getattr(self, name)
+        for _ in range(rank):
+            tensor = tensor[..., 0]
+        return tensor
 
     @property
     def score(self) -> Score:
@@ -102,12 +120,6 @@ class SparseDistribution(Summaries):
     def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
         """Return what `generalized_covariance` does."""
         raise NotImplementedError
-
-    def _fill(self, new: Any, change: Callable[[Tensor, Size], Tensor], selects: bool) -> None:
-        """Give a copy by `_with_parameters` what it holds besides."""
-
-    def _fill_detached(self, new: Any) -> None:
-        """Give a copy by `detach` what is neither a tensor nor a module."""
 
     def sample(self, sample_shape: _size = Size()) -> Tensor:
         """Draw samples (*sample, *batch, *event) without gradients.
@@ -281,7 +293,7 @@ class SparseDistribution(Summaries):
             ValueError: Not a sequence of sizes, or not one to which the batch expands.
         """
         shape = require_shape("batch_shape", batch_shape, self.batch_shape)
-        return self._with_parameters(shape, lambda x, event: x.expand(shape + event))
+        return self._map(lambda x, event: x.expand(shape + event), shape)
 
     def __getitem__(self, index: Any) -> Self:
         """Return the densities at an index of the batch, as of a tensor.
@@ -294,19 +306,14 @@ class SparseDistribution(Summaries):
             ValueError: A component of torch in a mixture holds tensors that do not broadcast with
                 its batch.
         """
-        given = index if isinstance(index, tuple) else (index,)
-        key = given if any(i is Ellipsis for i in given) else (*given, Ellipsis)
-
-        def take(x: Tensor, event: Size) -> Tensor:
-            return x[key + (slice(None),) * len(event)]
-
+        take = selection(index)
         try:
-            shape = take(self.alpha, Size()).shape
+            shape = take(self._like, Size()).shape
         except (IndexError, TypeError):
             raise BatchIndexError(
                 f"index must fit the batch shape {tuple(self.batch_shape)}, got {index!r}"
             ) from None
-        return self._with_parameters(shape, take, selects=True)
+        return self._map(take, shape)
 
     def __iter__(self) -> Iterator[Self]:
         """Iterate over the first axis of the batch."""
@@ -319,32 +326,44 @@ class SparseDistribution(Summaries):
 
         This includes the parameters of a kernel, or of the g of `LocationScale`, that is a module.
         """
-        new = cast(Self, map_tensors(self, Tensor.detach))
-        for name in self._held:
-            setattr(new, name, getattr(self, name).detach())
-        self._fill_detached(new)
-        return new
+        new = self._map(lambda x, event: x.detach(), self.batch_shape)
+        others = {
+            name: map_tensors(x, Tensor.detach)
+            for name, x in vars(self).items()
+            if isinstance(x, (Distribution, nn.Module)) and not isinstance(x, SparseDistribution)
+        }
+        return new._replace(**others)
 
-    def _with_parameters(
-        self, shape: Size, change: Callable[[Tensor, Size], Tensor], selects: bool = False
-    ) -> Self:
-        """Apply a function to every parameter and return the density of the new batch shape.
+    def to_float64(self) -> "SparseDistribution":
+        """Return the same density computed in float64, without validation."""
 
-        The function receives a parameter and the shape of one event of it. If it `selects`, it is
-        applied to what only broadcasts with the batch, too.
+        def exact(x: Any, event: Size) -> Any:
+            return in_float64(x) if isinstance(x, Tensor) else x.to_float64()
+
+        return self._map(exact, self.batch_shape)._replace(_validate_args=False)
+
+    def _map(self, change: Callable[[Any, Size], Any], batch_shape: Size) -> Self:
+        """Return the density of another batch shape with what it holds changed.
+
+        The function receives each tensor and the shape of one event of it, and each density.
         """
+        changed: dict[str, Any] = {}
+        for name, rank in self._ranks.items():
+            if (x := getattr(self, name)) is not None:
+                changed[name] = change(x, x.shape[x.dim() - rank :])
+        for name in self._members:
+            changed[name] = change(getattr(self, name), Size())
+        return self._replace(batch_shape, **changed)
+
+    def _replace(self, batch_shape: Size | None = None, /, **attributes: Any) -> Self:
+        """Return a copy with other attributes, and of another batch shape unless it is None."""
         new = type(self).__new__(type(self))
         new.__dict__.update(vars(self))
-        # Not every constructor takes alpha.
-        ranks = {name: constraint.event_dim for name, constraint in self.arg_constraints.items()}
-        for name, rank in {"alpha": 0, **ranks, **self._derived}.items():
-            if (value := getattr(self, name)) is not None:
-                setattr(new, name, change(value, value.shape[value.dim() - rank :]))
-        for name in self._held:
-            setattr(new, name, getattr(self, name)._with_parameters(shape, change, selects))
-        SparseDistribution.__init__(new, shape, self.event_shape, validate_args=False)
-        new._validate_args = self._validate_args
-        self._fill(new, change, selects)
+        new.__dict__.update(attributes)
+        if batch_shape is not None:
+            new._batch_shape = batch_shape
+        for name in self._caches:
+            new.__dict__.pop(name, None)
         return new
 
     def _validate_sample(self, value: Tensor, name: str = "value") -> None:
@@ -369,14 +388,19 @@ class SparseDistribution(Summaries):
         return self.__dict__.get("_validate_args")
 
 
-def select_batch(p: Any, shape: Size, take: Callable[[Tensor, Size], Tensor]) -> Any:
-    """Return a density, or a distribution of torch, of the batch that `take` selects.
+def selection(index: Any) -> Callable[[Any, Size], Any]:
+    """Return a function that takes an index of the batch of a tensor, or density, and its event."""
+    given = index if isinstance(index, tuple) else (index,)
+    key = given if any(i is Ellipsis for i in given) else (*given, Ellipsis)
+    return lambda x, event: x[key + (slice(None),) * len(event)]
 
-    Tensors that a distribution of torch holds begin with its batch, or broadcast against batch and
-    event, as those of transforms do.
+
+def select_batch(p: Any, shape: Size, take: Callable[[Tensor, Size], Tensor]) -> Any:
+    """Return a distribution of torch of the batch that `take` selects.
+
+    Tensors that it holds begin with its batch, or broadcast against batch and event, as those of
+    transforms do.
     """
-    if isinstance(p, SparseDistribution):
-        return p._with_parameters(shape, take, selects=True)
     batch, dims = p.batch_shape, len(p.event_shape)
     rank = len(batch)
 
@@ -413,6 +437,7 @@ class StandardizedDistribution(SparseDistribution):
     A subclass gives $\log|\det A|$ and $q$, as a generator. The mode is at $x = 0$.
     """
 
+    _tensors = {"alpha": 0}
     loc: Tensor
 
     @property
@@ -457,7 +482,7 @@ class StandardizedDistribution(SparseDistribution):
 
     def _in_float64(self, rule: Callable[[Self], Tensor], count: int) -> Tensor:
         """Apply a rule to blocks of the batch in float64, see `_in_blocks`."""
-        exact = self._with_parameters(self.batch_shape, lambda x, event: x.double())
+        exact = self._map(lambda x, event: x.double(), self.batch_shape)
         return exact._in_blocks(rule, count).to(self.loc.dtype)
 
     def _in_blocks(self, rule: Callable[[Self], Tensor], count: int) -> Tensor:
@@ -468,7 +493,7 @@ class StandardizedDistribution(SparseDistribution):
         computes `count` numbers for each.
         """
         size, total = max(1, _BLOCK_SIZE // count), self.batch_shape.numel()
-        if total <= size or not in_eager():
+        if total <= size or not branches_allowed():
             return rule(self)
         # Parameters are split once: the gradient of a slice would be as large as the parameter.
         columns: list[tuple[Tensor, ...]] = []
@@ -478,12 +503,12 @@ class StandardizedDistribution(SparseDistribution):
             columns.append(x.split(size))
             return x
 
-        flat = self._with_parameters(Size([total]), split)
+        flat = self._map(split, Size([total]))
 
         def evaluate(*parameters: Tensor) -> Tensor:
             values = iter(parameters)
             shape = parameters[0].shape[:1]
-            return rule(flat._with_parameters(shape, lambda x, event: next(values)))
+            return rule(flat._map(lambda x, event: next(values), shape))
 
         blocks = [
             checkpoint(evaluate, *block, use_reentrant=False, preserve_rng_state=False)
@@ -525,7 +550,7 @@ class StandardizedDistribution(SparseDistribution):
         References:
             Martins et al. (2020), Sparse and Continuous Attention Mechanisms, Prop. 1.
         """
-        log_peak = self._log_standard(torch.zeros_like(self.alpha)) - self._log_det()
+        log_peak = self._log_standard(torch.zeros_like(self._like)) - self._log_det()
         return self._peak_score() - self._log_escort(log_peak)
 
     def tsallis_entropy(self) -> Tensor:
@@ -548,6 +573,11 @@ class SoftmaxDistribution(SparseDistribution):
     """A density as the prediction map of its own logarithm, which is a softmax: alpha is 1."""
 
     @property
+    def alpha(self) -> Tensor:  # type: ignore[override]
+        """Entropic index: 1 (*batch)."""
+        return torch.ones_like(self._like)
+
+    @property
     def score(self) -> LogDensity:
         r"""$f(t) = \log p(t)$, whose softmax is p."""
         return LogDensity(self)
@@ -555,7 +585,7 @@ class SoftmaxDistribution(SparseDistribution):
     @property
     def log_normalizer(self) -> Tensor:
         """The normaliser of `score`: 0 (*batch)."""
-        return torch.zeros_like(self.alpha)
+        return torch.zeros_like(self._like)
 
     def tsallis_entropy(self) -> Tensor:
         """The Shannon entropy (*batch), as alpha is 1."""

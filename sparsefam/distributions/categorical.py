@@ -11,7 +11,7 @@ from torch.distributions.constraints import Constraint
 from torch.types import _size
 
 from .._numerics.deformed import log_beta
-from .._numerics.validation import broadcast_shapes, require, require_power
+from .._numerics.validation import as_tensors, broadcast_shapes, require, require_power
 from ..scores import Finite
 from .base import SparseDistribution
 
@@ -44,6 +44,7 @@ class SparseCategorical(SparseDistribution):
     """
 
     arg_constraints: ClassVar[dict[str, Constraint]] = {"probs": constraints.simplex}
+    _tensors = {"alpha": 0}
     has_rsample = False
     has_enumerate_support = True
 
@@ -68,9 +69,7 @@ class SparseCategorical(SparseDistribution):
             require(fits.all(-1), "probs", "nonnegative and finite", weights)
             require((weights > 0).any(-1), "probs", "positive for some category", weights)
         self.probs = weights / weights.sum(-1, keepdim=True)
-        self.alpha = torch.as_tensor(alpha, dtype=weights.dtype, device=weights.device).expand(
-            weights.shape[:-1]
-        )
+        self.alpha = as_tensors(alpha=alpha)["alpha"].to(weights).expand(weights.shape[:-1])
         super().__init__(weights.shape[:-1], validate_args=validate_args)
 
     @constraints.dependent_property(is_discrete=True, event_dim=0)
@@ -135,7 +134,7 @@ class SparseCategorical(SparseDistribution):
     @property
     def log_normalizer(self) -> Tensor:
         r"""$A_\alpha$ of `score`: zero (*batch)."""
-        return torch.zeros_like(self.alpha)
+        return torch.zeros_like(self._like)
 
     def escort(self, beta: Tensor | float | None = None) -> "SparseCategorical":
         r"""Return the escort on the same categories; default $\beta = 2 - \alpha$.

@@ -75,8 +75,8 @@ class Censored(MixedDistribution):
         validate_args: bool | None = None,
     ) -> None:
         low, high = -math.inf if low is None else low, math.inf if high is None else high
-        self.base, self.alpha, self.low, self.high = exact_base(base, low=low, high=high)
-        super().__init__(self.alpha.shape, validate_args=validate_args)
+        self.base, self.low, self.high = exact_base(base, low=low, high=high)
+        super().__init__(self.low.shape, validate_args=validate_args)
         if self._validate_args:
             require(self.low < self.high, "low", "below high", (self.low, self.high))
             first, last = self._base_ends()

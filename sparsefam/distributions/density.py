@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from numbers import Real
 from typing import Any, ClassVar
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 
-from .._numerics.validation import broadcast_arguments, require
+from .._numerics.validation import as_number, broadcast_arguments, require
 from ..supports import Interval, IntervalUnion, RealLine, finite
 from ._line.engine import (
     COARSE,
@@ -29,6 +28,9 @@ __all__ = ["Density"]
 _NEGLIGIBLE, _COUNT = -80.0, 12
 # The same for the width of the peak that a coordinate on the whole line is placed by.
 _NEAR = -2.0
+# Powers of 16 among which the scale of a density on an infinite interval is searched for, as far as
+# a coordinate reaches in float64.
+_SCALES = tuple(16.0**k for k in range(-215, 216))
 # Shares of this range at which it is cut, closer at its ends.
 _SHARES = tuple(math.sin(math.pi * k / (2 * _COUNT)) ** 2 for k in range(_COUNT + 1))
 # Rounds of the search for this range. Each can divide it by six.
@@ -86,7 +88,7 @@ class Density(IntegratedDistribution):
         "high": constraints.real,
     }
 
-    _derived = {"_places": 1, "_own_mass": 0, "_frame": 1, "_region": 2, "_peak": 0}
+    _tensors = {"_places": 1, "_own_mass": 0, "_frame": 1, "_region": 2, "_peak": 0}
 
     def __init__(
         self,
@@ -105,7 +107,7 @@ class Density(IntegratedDistribution):
                 rule = "have names that are none of a density's own"
                 raise ValueError(f"parameters must {rule}, got {name!r}")
         self._function = log_prob
-        self._is_open = tuple(isinstance(x, Real) and math.isinf(x) for x in (low, high))
+        self._is_open = tuple(math.isinf(as_number(x)) for x in (low, high))
         try:
             places = {f"breakpoints[{i}]": x for i, x in enumerate(breakpoints)}
         except TypeError:
@@ -113,7 +115,6 @@ class Density(IntegratedDistribution):
         given = {"low": low, "high": high, **parameters, **places}
         tensors = dict(zip(given, broadcast_arguments(**given), strict=True))
         self.low, self.high = tensors["low"], tensors["high"]
-        self.alpha = torch.ones_like(self.low)
         own: Any = self
         own.arg_constraints = {**type(self).arg_constraints}
         for name in parameters:
@@ -159,11 +160,9 @@ class Density(IntegratedDistribution):
 
     def _place_coordinate(self) -> None:
         """Find out where the density matters, which the coordinate is placed by."""
-        one = torch.ones_like(self.low, dtype=torch.float64)
-        low, high = self._ends()
-        end = low if self._is_open[1] else high
-        inside = end + (1.0 if self._is_open[1] else -1.0) if not all(self._is_open) else 0 * one
-        self._frame = torch.stack([inside.detach(), one], -1)
+        self._frame = torch.stack(self._ends(), -1)  # not asked for if both are finite
+        if any(self._is_open):
+            self._frame = self._first_frame()
         if all(self._is_open):  # around the peak
             line = self._line
             middle = self._where_it_matters(_NEAR, 0.0)
@@ -177,6 +176,24 @@ class Density(IntegratedDistribution):
         heights = self._log_q(nodes)
         best = torch.where(heights < math.inf, heights, -math.inf).argmax(0, keepdim=True)
         self._peak = nodes.gather(0, best).squeeze(0)
+
+    def _first_frame(self) -> Tensor:
+        """Return a location inside and a scale (*batch, 2), of distances from the finite end or 0.
+
+        The scale is the power of 16 around which the distance has most mass.
+        """
+        (opens_low, opens_high), (low, high) = self._is_open, self._ends()
+        end = torch.zeros_like(low) if opens_low and opens_high else high if opens_low else low
+        scales = end.new_tensor(_SCALES).reshape(-1, *(1,) * end.dim())
+        sides = [side for side, is_open in ((-1, opens_low), (1, opens_high)) if is_open]
+        heights = torch.stack([self._log_q(end + side * scales) + scales.log() for side in sides])
+        heights = torch.where(heights < math.inf, heights, -math.inf).amax(0)
+        best = heights.argmax(0, keepdim=True)
+        scale = scales.expand_as(heights).gather(0, best)
+        # The first if there is no mass at these, and the last if the mass is infinite.
+        inner = (best > 0) & (best < len(scales) - 1)
+        scale = torch.where(inner, scale, 1.0).squeeze(0)
+        return torch.stack([end + scale * sum(sides), scale], -1)
 
     @property
     def _line(self) -> Coordinate:
@@ -277,13 +294,13 @@ class Density(IntegratedDistribution):
         inside = (self.low <= value) & (value <= self.high)
         log_q = self._log_q(torch.where(inside, value.double(), self._peak))
         log_p = torch.where(inside & (log_q > -math.inf), log_q - self._log_mass, -math.inf)
-        return log_p.to(torch.promote_types(self.alpha.dtype, value.dtype))
+        return log_p.to(torch.promote_types(self._like.dtype, value.dtype))
 
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> Constraint:
         """The interval between the ends."""
         if all(self._is_open):
-            return RealLine(self.alpha)
+            return RealLine(self._like)
         if any(self._is_open):
             ends = torch.stack([self.low, self.high], -1).unsqueeze(-2)
             return IntervalUnion.merged(ends, self.log_prob)

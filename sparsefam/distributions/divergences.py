@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from functools import partial
 from itertools import product
-from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
@@ -14,8 +13,9 @@ from torch.distributions import Distribution, Independent, kl_divergence, regist
 
 from .._numerics.deformed import expm1_ratio
 from .._numerics.ellipsoid import direction_rule
+from .._numerics.modes import branches_allowed
 from .._numerics.quadrature import graded_rule, line_integral, weighted_sum
-from .._numerics.validation import broadcast_shapes, in_eager
+from .._numerics.validation import as_number, broadcast_shapes
 from ..supports import IntervalUnion
 from ._torch_adapter import (
     cuts_of,
@@ -183,7 +183,7 @@ def _sum_over_categories(p: Any, q: Any, integrand: _Integrand, nested: bool) ->
 
 def _check(p: Any, q: Any, alpha: object = 1) -> None:
     """Raise for a pair without a divergence, or an alpha that is not a finite number."""
-    if not isinstance(alpha, Real) or isinstance(alpha, bool) or not math.isfinite(alpha):
+    if not math.isfinite(as_number(alpha)):
         raise ValueError(f"alpha must be a finite number, got {alpha!r}")
     for name, x in (("p", p), ("q", q)):
         if not isinstance(x, Distribution):
@@ -313,7 +313,7 @@ def _kl_univariate(p: Any, q: Any, integrand: _Integrand, nested: bool, eps: flo
     """Use the closed cross entropy of a symmetric p with a normal or uniform q, else integrate."""
     if isinstance(p, ScaledBeta) and isinstance(q, ScaledBeta):
         same = (p.low == q.low) & (p.high == q.high)
-        if in_eager() and bool(same.all()):
+        if branches_allowed() and bool(same.all()):
             return p._kl_on_same_interval(q)
         other = _integral_over_line(p, q, integrand, nested, eps)
         return torch.where(same, p._kl_on_same_interval(q), other)
@@ -338,7 +338,7 @@ def _integral_over_line(p: Any, q: Any, integrand: _Integrand, nested: bool, eps
         shape = broadcast_shapes(p.batch_shape, q.batch_shape)
         p, q = p.expand(shape), q.expand(shape)
         centre = torch.where(p.scale <= q.scale, p.loc, q.loc).detach()
-        p.loc, q.loc = p.loc - centre, q.loc - centre
+        p, q = (x._replace(loc=x.loc - centre) for x in (p, q))
     ends = intervals_of(p).flatten(-2).unsqueeze(-2)
     at_end = ((cuts_of(q).unsqueeze(-1) - ends).abs() <= slack[..., None, None]).any(-1)
     p, q = separate_cuts(p, q)
@@ -423,7 +423,7 @@ def _with_tails(p: Any, cuts: Tensor) -> Tensor:
         is_bounded = not any(map(is_unbounded, parts))
     else:
         ends = intervals_of(p)
-        is_bounded = in_eager() and not ends.is_meta and not bool(ends.isinf().any())
+        is_bounded = branches_allowed(ends) and not bool(ends.isinf().any())
     if is_bounded:
         return cuts
     low, high = (x.detach().unsqueeze(-1) for x in _span(cuts))

@@ -52,8 +52,8 @@ class Hurdle(MixedDistribution):
     def __init__(
         self, base: Distribution, gate: Tensor | float, *, validate_args: bool | None = None
     ) -> None:
-        self.base, self.alpha, self.gate = exact_base(base, gate=gate)
-        super().__init__(self.alpha.shape, validate_args=validate_args)
+        self.base, self.gate = exact_base(base, gate=gate)
+        super().__init__(self.gate.shape, validate_args=validate_args)
 
     @property
     def _log_rest(self) -> Tensor:
@@ -70,7 +70,7 @@ class Hurdle(MixedDistribution):
         return self.base, self._log_rest
 
     def _intervals(self) -> Tensor:
-        inner = intervals_of(self.base).to(self.alpha.dtype)
+        inner = intervals_of(self.base).to(self._like.dtype)
         return torch.cat([inner, torch.zeros_like(inner[..., :1, :])], -2)
 
     def log_prob(self, value: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from typing_extensions import Self
 
 from .._feature_maps import BasisFeatures, FeatureMap, Kernel, KernelFeatures
 from .._numerics.deformed import Power, expm1_ratio
+from .._numerics.modes import compiled, exported, traced
 from .._numerics.truncated_power import integrals, sum_nodes
 from .._numerics.validation import (
     broadcast_arguments,
@@ -54,6 +55,8 @@ class KernelDistribution(SparseDistribution):
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {"weights": finite_vector}
+    _tensors = {"alpha": 0}
+    _caches = ("_line",)
     weights: Tensor
     _solution: Solution
 
@@ -66,7 +69,7 @@ class KernelDistribution(SparseDistribution):
         alpha: Tensor | float,
         validate_args: bool | None,
     ) -> None:
-        if torch.jit.is_tracing():  # type: ignore[attr-defined]
+        if traced():
             raise RuntimeError(
                 "torch.jit cannot trace kernel densities, whose nodes follow from values; "
                 "use torch.compile, with the mesh of a density made before"
@@ -130,20 +133,21 @@ class KernelDistribution(SparseDistribution):
         """The nodes, for further densities with the same functions and base."""
         return self._solution.mesh
 
-    def _fill(self, new: Self, change: Callable[[Tensor, Size], Tensor], selects: bool) -> None:
+    def _map(self, change: Callable[[Any, Size], Any], batch_shape: Size) -> Self:
+        new, features = super()._map(change, batch_shape), self.features
         rows = torch.arange(self.batch_shape.numel(), device=self.weights.device)
         rows = change(rows.reshape(self.batch_shape), Size()).reshape(-1)
-        if self.features.batch:
-            event = self.features.points.shape[-2:]
-            points = change(self.features.points.expand(self.batch_shape + event), event)
-            new.features = KernelFeatures(points, self.kernel)
-        new._solution = self._solution.rows(rows, new.weights, new.features)
-        new.__dict__.pop("_line", None)
+        if features.batch:
+            event = features.points.shape[-2:]
+            points = change(features.points.expand(self.batch_shape + event), event)
+            features = KernelFeatures(points, self.kernel)
+        solution = self._solution.rows(rows, new.weights, features)
+        return new._replace(features=features, _solution=solution)
 
-    def _fill_detached(self, new: Self) -> None:
-        new._solution = self._solution.detach()
-        new.features = new._solution.features
-        new.__dict__.pop("_line", None)
+    def detach(self) -> Self:
+        new = super()._map(lambda x, event: x.detach(), self.batch_shape)
+        solution = self._solution.detach()
+        return new._replace(features=solution.features, _solution=solution)
 
     # Densities
 
@@ -228,7 +232,7 @@ class KernelDistribution(SparseDistribution):
         values, nodes = self._values_of(psi, mesh), len(mesh.nodes)
         dtype = torch.promote_types(self._dtype_with(psi), coefficients.dtype)
         # An exported graph serves any number of densities.
-        fixed = not torch.compiler.is_exporting()
+        fixed = not exported()
         if fixed and nodes * width * (size + count) > count * size * (nodes + width):
             return self._solution.means(values, mesh).to(dtype) @ coefficients.to(dtype)
         return self._solution.combined_means(values @ coefficients.to(values), mesh).to(dtype)
@@ -273,7 +277,7 @@ class KernelDistribution(SparseDistribution):
     def _require_moment(self, order: int) -> None:
         """Raise unless the mesh holds nearly all of an absolute moment, which then exists."""
         # An integrand that falls as |t|^(-1 - a) is, times the distance, a/2 of the missing part.
-        if torch.compiler.is_compiling():
+        if compiled():
             return
         base, mesh = self.mesh.base, self.mesh
         for axis in range(base.dim):
@@ -392,9 +396,6 @@ class KernelDistribution(SparseDistribution):
         tail = self._line.tail(value, upper)
         return log_positive(tail) if log else tail
 
-    def _to_float64(self) -> "KernelDistribution":
-        return self if self.weights.dtype == torch.float64 else self.to_float64()
-
     def _breakpoints(self) -> Tensor:
         breaks = self.mesh.axes[0].breaks.to(self._line.intervals)
         ends = self._line.intervals.flatten(-2)
@@ -455,8 +456,12 @@ class KernelDistribution(SparseDistribution):
         return self._line.components(Size(sample_shape))
 
     def to_float64(self) -> "KernelDistribution":
-        """Return the same density computed in float64."""
-        raise NotImplementedError
+        """Return the same density solved in float64, or itself if it is."""
+        return self if self.weights.dtype == torch.float64 else self._solved_in_float64()
+
+    def _solved_in_float64(self) -> "KernelDistribution":
+        score = self._with_weights(self.weights.double())
+        return type(self).from_score(score, self.base, validate_args=False)
 
 
 class KernelExp(KernelDistribution):
@@ -531,10 +536,6 @@ class KernelExp(KernelDistribution):
             score, self.base, mesh=self.mesh, validate_args=self._validation
         )
 
-    def to_float64(self) -> "KernelExp":
-        score = self._with_weights(self.weights.double())
-        return type(self).from_score(score, self.base, validate_args=False)
-
 
 class KernelDeformedExp(KernelDistribution):
     r"""Kernel deformed exponential family: the map at alpha in (1, 2] of a kernel score.
@@ -597,7 +598,7 @@ class KernelDeformedExp(KernelDistribution):
         require((self.alpha > 1) & (self.alpha <= 2), "alpha", rule, self.alpha)
         self._solve(alpha, normalization == "inside", tolerance=tolerance, mesh=mesh)
 
-    def to_float64(self) -> "KernelDeformedExp":
+    def _solved_in_float64(self) -> "KernelDeformedExp":
         score, eps = self._with_weights(self.weights.double()), self._solution.power.eps
         alpha = self.alpha.double() if isinstance(eps, Tensor) else eps + 1
         family, index = type(self), (alpha, self.normalization)
@@ -612,7 +613,7 @@ class KernelEscort(KernelDistribution):
         power: The power of the escort.
     """
 
-    _held = ("_parent",)
+    _members = ("_parent",)
 
     def __init__(self, parent: KernelDistribution, power: Power) -> None:
         self._parent = parent
@@ -623,7 +624,7 @@ class KernelEscort(KernelDistribution):
         with torch.enable_grad():
             self._solution = parent._solution.with_power(power)
 
-    def to_float64(self) -> "KernelEscort":
+    def _solved_in_float64(self) -> "KernelEscort":
         parent, power = self._parent.to_float64(), self._solution.power
         return KernelEscort(parent, replace(power, eps=parent._solution.power.eps))
 

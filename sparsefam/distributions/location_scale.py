@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import torch
 from torch import Size, Tensor
-from torch.autograd import forward_ad
 
+from .._numerics.modes import in_forward_mode
 from .._numerics.roots import attach_root_gradient, increasing_root
 from .._numerics.validation import broadcast_arguments, require, require_power
 from ..scores import LocationScale as LocationScaleScore
@@ -114,13 +114,8 @@ class LocationScale(SymmetricDistribution):
         """The standard density q of x."""
         # The second derivative of g only where it is needed: torch.export cannot trace it, and the
         # first one in a process imports torch's compiler.
-        learned = self._learned or forward_ad._current_level >= 0
-        return _Convex(self.alpha, self.g, self._root, learned)
-
-    def _to_float64(self) -> "LocationScale":
-        new = self._with_parameters(self.batch_shape, lambda x, event: x.double())
-        new._root, new._validate_args = self._root.double(), False
-        return new
+        learned = self._learned or in_forward_mode()
+        return _Convex(self.alpha, self.g, self._root.to(self.loc.dtype), learned)
 
     def _peak_score(self) -> Tensor:
         return -slope_of(self.g, torch.zeros_like(self.loc)) / self.scale

@@ -1,6 +1,5 @@
 """Mixtures of densities, whatever their classes and supports."""
 
-import copy
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -12,10 +11,12 @@ from torch import Size, Tensor
 from torch.distributions import Categorical, Distribution, constraints
 from torch.distributions.constraints import Constraint
 from torch.types import _size
+from typing_extensions import Self
 
+from .._numerics.modes import compiled
 from .._numerics.quadrature import line_integral, piecewise_integral
 from .._numerics.roots import attach_root_gradient, increasing_root
-from .._numerics.validation import broadcast_shapes
+from .._numerics.validation import broadcast_shapes, map_tensors, require_shape, saturated
 from ..bases import Basis, Polynomial, Stack
 from ..supports import AnyOf, IntervalUnion, RealLine, unnormalised
 from ._line.engine import argmax
@@ -26,7 +27,6 @@ from ._torch_adapter import (
     intervals_of,
     is_discrete,
     is_unbounded,
-    to_float64,
     wrap,
 )
 from .base import SoftmaxDistribution, SparseDistribution
@@ -107,10 +107,9 @@ class Mixture(SoftmaxDistribution):
         weights = log_weights(logits)
         batch, count = _common_batch(weights, members, batched)
         # Densities whose last batch axis counts components. The mixture checks values.
-        parts = [_without_validation(wrap(p)) for p in members]
+        parts = [wrap(p)._replace(_validate_args=False) for p in members]
         self._parts: list[Any] = parts if batched else [p[..., None] for p in parts]
         self.logits: Tensor = weights.expand(*batch, count)
-        self.alpha = torch.ones_like(self.logits[..., 0])
         super().__init__(batch, members[0].event_shape, validate_args)
 
     @property
@@ -119,29 +118,35 @@ class Mixture(SoftmaxDistribution):
         # Over the first axis, as torch is slow where the last one is short.
         return torch.softmax(self.logits.movedim(-1, 0), 0).movedim(0, -1)
 
-    def _fill(self, new: Any, change: Callable[[Tensor, Size], Tensor], selects: bool) -> None:
-        if not selects:
-            return
-        own = self._parts[0].batch_shape[-1:]
-        new._parts = [
-            self._expanded(p)._with_parameters(
-                new.batch_shape + own, lambda x, event: change(x, own + event), selects
-            )
-            for p in self._parts
-        ]
-        batched = isinstance(self.components, Distribution)
-        new.components = new._parts[0] if batched else [p[..., 0] for p in new._parts]
+    def _map(self, change: Callable[[Any, Size], Any], batch_shape: Size) -> Self:
+        parts = [change(p, p.batch_shape[-1:]) for p in self._parts]
+        return super()._map(change, batch_shape)._replace(_parts=parts)
 
-    def _fill_detached(self, new: Any) -> None:
-        new._parts = [p.detach() for p in self._parts]
+    def expand(self, batch_shape: _size, _instance: SparseDistribution | None = None) -> Self:
+        # Components broadcast.
+        shape = require_shape("batch_shape", batch_shape, self.batch_shape)
+        return self._replace(shape, logits=self.logits.expand(*shape, -1))
+
+    def __getitem__(self, index: Any) -> Self:
+        parts = [self._expanded(p) for p in self._parts]
+        new = SoftmaxDistribution.__getitem__(self._replace(_parts=parts), index)
+        batched = isinstance(self.components, Distribution)
+        components = new._parts[0] if batched else [p[..., 0] for p in new._parts]
+        return new._replace(components=components)
+
+    def detach(self) -> Self:
+        return super().detach()._replace(components=map_tensors(self.components, Tensor.detach))
+
+    def to_float64(self) -> Self:
+        return super().to_float64()._replace(_dtype=torch.float64)
 
     # Values of the components have an axis of K after the batch.
 
-    def _map(self, function: Callable[[Any], Tensor], rank: int = 0) -> Tensor:
+    def _values(self, function: Callable[[Any], Tensor], rank: int = 0) -> Tensor:
         """Return a function of each component, (*batch, K, *shape) with `rank` axes in shape."""
         return _concatenate([function(p).to(self._dtype) for p in self._parts], -1 - rank)
 
-    def _map_at(self, function: Callable[..., Tensor], value: Tensor, *others: Tensor) -> Tensor:
+    def _values_at(self, function: Callable[..., Tensor], value: Tensor, *others: Tensor) -> Tensor:
         """Return a function of each component, of locations and of others (*sample, *batch, K)."""
         dtype = torch.promote_types(self._dtype, value.dtype)
         value = value.unsqueeze(-1 - len(self.event_shape))
@@ -188,7 +193,7 @@ class Mixture(SoftmaxDistribution):
         """The union of the supports of the components with a weight."""
         if not self.event_shape:
             if self._is_unbounded:
-                return RealLine(self.alpha)
+                return RealLine(self._like)
             return IntervalUnion.merged(self._rows(intervals_of), self.log_prob)
         supports: list[Any] = [p.support for p in self._parts]
         if all(support == constraints.real_vector for support in supports):
@@ -218,23 +223,23 @@ class Mixture(SoftmaxDistribution):
     def mean(self) -> Tensor:
         """Mean (*batch, *event)."""
         rank = len(self.event_shape)
-        return self._average(self._map(lambda p: p.mean, rank), rank)
+        return self._average(self._values(lambda p: p.mean, rank), rank)
 
     @property
     def variance(self) -> Tensor:
         """Variance (*batch, *event)."""
         rank = len(self.event_shape)
-        offset = self._deviations(self._map(lambda p: p.mean, rank), rank)
-        return self._average(self._map(lambda p: p.variance, rank) + offset.square(), rank)
+        offset = self._deviations(self._values(lambda p: p.mean, rank), rank)
+        return self._average(self._values(lambda p: p.variance, rank) + offset.square(), rank)
 
     @property
     def covariance_matrix(self) -> Tensor:
         """Covariance matrix (*batch, D, D) of a multivariate mixture."""
         if not self.event_shape:
             raise NotImplementedError("covariance_matrix exists for multivariate mixtures only")
-        offset = self._deviations(self._map(lambda p: p.mean, 1), 1)
+        offset = self._deviations(self._values(lambda p: p.mean, 1), 1)
         between = offset.unsqueeze(-1) * offset.unsqueeze(-2)
-        return self._average(self._map(lambda p: p.covariance_matrix, 2) + between, 2)
+        return self._average(self._values(lambda p: p.covariance_matrix, 2) + between, 2)
 
     @property
     def mode(self) -> Tensor:
@@ -245,8 +250,9 @@ class Mixture(SoftmaxDistribution):
         """
         with torch.no_grad():
             if not self.event_shape:
-                return argmax(self.prob, self._cuts())
-            own = self._map(lambda p: p.mode, 1).expand(*self.logits.shape, -1)
+                exact = self.to_float64()
+                return argmax(exact.prob, exact._cuts()).to(self._dtype)
+            own = self._values(lambda p: p.mode, 1).expand(*self.logits.shape, -1)
             best = self.prob(own.movedim(-2, 0)).argmax(0)
             return own.take_along_dim(best[..., None, None], -2).squeeze(-2)
 
@@ -257,17 +263,10 @@ class Mixture(SoftmaxDistribution):
     def _breakpoints(self) -> Tensor:
         return self._rows(lambda p: p._breakpoints())
 
-    def _to_float64(self) -> "Mixture":
-        new = copy.copy(self)
-        new.logits, new.alpha, new._dtype = self.logits.double(), self.alpha.double(), torch.float64
-        new._parts = [to_float64(part) for part in self._parts]
-        new._validate_args = False
-        return new
-
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density at `value` (..., *event); -inf with zero gradient off the support."""
         self._check_value(value)
-        return self._log_sum(self._map_at(lambda p, t: p.log_prob(t), value))
+        return self._log_sum(self._values_at(lambda p, t: p.log_prob(t), value))
 
     def _log_sum(self, terms: Tensor) -> Tensor:
         """Return the logarithm of the weighted sum of exponentials of terms (..., *batch, K)."""
@@ -284,29 +283,29 @@ class Mixture(SoftmaxDistribution):
 
     def _known_tail(self, value: Tensor, upper: Tensor, log: bool) -> Tensor:
         if log:
-            logs = self._map_at(lambda p, t, side: p._log_tail(t, side), value, upper)
+            logs = self._values_at(lambda p, t, side: p._log_tail(t, side), value, upper)
             return self._log_sum(logs)
-        return self._average(self._map_at(lambda p, t, side: p._tail(t, side), value, upper))
+        return self._average(self._values_at(lambda p, t, side: p._tail(t, side), value, upper))
 
     def _known_mass(self, a: Tensor, b: Tensor, log: bool) -> Tensor:
         if log:
-            return self._log_sum(self._map_at(lambda p, a, b: p._log_interval(a, b), a, b))
-        return self._average(self._map_at(lambda p, a, b: p._interval(a, b), a, b))
+            return self._log_sum(self._values_at(lambda p, a, b: p._log_interval(a, b), a, b))
+        return self._average(self._values_at(lambda p, a, b: p._interval(a, b), a, b))
 
     def _known_moment(self, n: int, centre: Tensor) -> Tensor:
         return self._average(
-            self._map(lambda p: self._expanded(p)._moment_about(n, centre.unsqueeze(-1)))
+            self._values(lambda p: self._expanded(p)._moment_about(n, centre.unsqueeze(-1)))
         )
 
     def _known_icdf(self, value: Tensor) -> Tensor:
-        value = value * torch.ones_like(self.alpha)
+        value = value * torch.ones_like(self._like)
         inside = (value > 0) & (value < 1)
         share = torch.where(inside, value, 0.5)
         upper = share > 0.5
         excess = self._excess(torch.where(upper, 1 - share, share), upper)
         ends = intervals_of(self)
         with torch.no_grad():
-            own = self._map_at(lambda q, u: q.icdf(u), share)
+            own = self._values_at(lambda q, u: q.icdf(u), share)
             present = self.logits > -math.inf
             low, high = (torch.where(present, own, end) for end in (math.inf, -math.inf))
             t = increasing_root(excess, low.amin(-1), high.amax(-1))
@@ -343,7 +342,7 @@ class Mixture(SoftmaxDistribution):
         Raises:
             NotImplementedError: `has_rsample` is false.
         """
-        if torch.compiler.is_compiling() and self.has_cdf and not self._is_unbounded:
+        if compiled() and self.has_cdf and not self._is_unbounded:
             torch._assert_async(self._is_connected.all(), _NO_RSAMPLE)  # cannot branch on values
         elif not self.has_rsample:
             raise NotImplementedError(_NO_RSAMPLE)
@@ -398,36 +397,36 @@ class Mixture(SoftmaxDistribution):
             log_p = self.log_prob(nodes)
             # The derivative of 0 log 0 would be infinite.
             return -(weights * torch.where(log_p.isfinite(), log_p, 0.0)).sum(0)
-        (p,) = separate_cuts(to_float64(self))
+        (p,) = separate_cuts(self.to_float64())
 
         def integrand(t: Tensor) -> Tensor:
-            values = p._average(p._map_at(lambda q, x: q.prob(x), t))
+            values = p._average(p._values_at(lambda q, x: q.prob(x), t))
             finite = (values > 0) & values.isfinite()
             values = torch.where(finite, values, 1.0)
             return -values * values.log()
 
         simple = all(isinstance(part, SymmetricDistribution) for part in p._parts)
         integral = piecewise_integral if simple else line_integral
-        return integral(integrand, cuts_of(p)).to(self.alpha.dtype)
+        return integral(integrand, cuts_of(p)).to(self._like.dtype)
 
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
         r"""Nodes (Q, *batch, *event) and weights (Q, *batch) of all components' own rules."""
         found, axis = [], len(self.batch_shape) + 1
         for part, mass in self._with_columns(self.probs):
             nodes, weights = self._expanded(part).quadrature(order)
-            rule = nodes.to(self._dtype), weights.to(self._dtype) * mass
+            rule = saturated(nodes, self._dtype), weights.to(self._dtype) * mass
             found.append([x.movedim(axis, 1).flatten(0, 1) for x in rule])
         nodes, weights = (torch.cat(x) for x in zip(*found, strict=True))
         return nodes, weights
 
     def _known_expect(self, psi: Basis, order: int) -> Tensor:
-        return self._average(self._map(lambda p: p.expect(psi, order), 1), 1)
+        return self._average(self._values(lambda p: p.expect(psi, order), 1), 1)
 
     def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
         r"""$\sum_k \pi_k \mathrm{Cov}_k + \sum_k \pi_k (m_k - m)(n_k - n)'$, (*batch, M, N)."""
         self.escort(beta)
         f, g = self._basis_deviations(phi), self._basis_deviations(psi)
-        within = self._map(lambda q: q.generalized_covariance(phi, psi, 1.0), 2)
+        within = self._values(lambda q: q.generalized_covariance(phi, psi, 1.0), 2)
         return self._average(within, 2) + (self.probs.unsqueeze(-1) * f).mT @ g
 
     def _basis_deviations(self, psi: Basis) -> Tensor:
@@ -435,9 +434,9 @@ class Mixture(SoftmaxDistribution):
         if isinstance(psi, Stack):
             return torch.cat([self._basis_deviations(basis) for basis in psi.bases], -1)
         # Powers far from 0 agree in most digits of float32.
-        p = self._to_float64() if isinstance(psi, Polynomial) else self
-        means = p._map(lambda q: q.expect(psi), 1)
-        return p._deviations(means, 1).to(self.alpha.dtype)
+        p = self.to_float64() if isinstance(psi, Polynomial) else self
+        means = p._values(lambda q: q.expect(psi), 1)
+        return p._deviations(means, 1).to(self._like.dtype)
 
 
 def _of_torch(p: Any) -> Mixture:
@@ -489,14 +488,6 @@ def _common_batch(logits: Tensor, members: list[Distribution], batched: bool) ->
         ) from None
 
 
-def _without_validation(p: SparseDistribution) -> SparseDistribution:
-    if not p._validate_args:
-        return p
-    p = copy.copy(p)
-    p._validate_args = False
-    return p
-
-
 def _concatenate(values: list[Tensor], dim: int) -> Tensor:
     # Several parts have one component each.
     return torch.cat(torch.broadcast_tensors(*values), dim)
@@ -538,16 +529,13 @@ def separate_cuts(*densities: Any) -> list[Any]:
 
 def _shift(p: Any, index: Iterator[int], counts_components: bool = False) -> Any:
     if isinstance(p, Mixture):
-        new = copy.copy(p)
-        new._parts = [_shift(part, index, True) for part in p._parts]
-        return new
+        return p._replace(_parts=[_shift(part, index, True) for part in p._parts])
     if not isinstance(p, SymmetricDistribution):
         return p
-    new = p.expand(p.batch_shape)
     count = p.batch_shape[-1] if counts_components else 1
     steps = p.loc.new_tensor([_SHIFT * next(index) for _ in range(count)])
-    new.loc = p.loc + (steps if counts_components else steps[0]) * p.scale.detach()
-    return new
+    step = steps if counts_components else steps[0]
+    return p._replace(loc=p.loc + step * p.scale.detach())
 
 
 def _move_to_support(t: Tensor, intervals: Tensor, reached: Tensor) -> Tensor:

@@ -10,7 +10,6 @@ from typing_extensions import Self
 from ..scores import AbsoluteDeviation, Quadratic
 from ._generators import ExponentialPower, Gaussian, Laplacian
 from ._line.laws import Law
-from .base import StandardizedDistribution
 from .univariate import SymmetricDistribution
 
 __all__ = ["Laplace", "Normal"]
@@ -30,14 +29,6 @@ class _DenseUnivariate(SymmetricDistribution):
     def generator(self) -> ExponentialPower:
         """The standard density q of x."""
         return self._kind(self.alpha)
-
-    @classmethod
-    def _of(cls, loc: Tensor, scale: Tensor) -> Self:
-        """Return the density of parameters of one shape and dtype, without checks."""
-        new = cls.__new__(cls)
-        new.loc, new.scale, new.alpha = loc, scale, torch.ones_like(loc)
-        StandardizedDistribution.__init__(new, loc.shape, validate_args=False)
-        return new
 
     def _known_mass(self, a: Tensor, b: Tensor, log: bool) -> Tensor:
         loc, scale = self.loc.double(), self.scale.double()

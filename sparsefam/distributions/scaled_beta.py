@@ -9,9 +9,10 @@ from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 from torch.nn.functional import logsigmoid
 
+from .._numerics.modes import values_are_readable
 from .._numerics.quadrature import gauss_legendre
 from .._numerics.special import digamma_excess, stirling_excess
-from .._numerics.validation import broadcast_arguments, is_readable, require
+from .._numerics.validation import broadcast_arguments, require
 from ..supports import Interval, finite, positive_finite
 from ._line.engine import Coordinate, DoubleExponential, LineDistribution, clamp
 from ._summaries import log_positive
@@ -77,7 +78,6 @@ class ScaledBeta(LineDistribution):
         self.low, self.high, self.mean, self.concentration = broadcast_arguments(
             low=low, high=high, mean=mean, concentration=concentration
         )
-        self.alpha = torch.ones_like(self.mean)
         super().__init__(self.mean.shape, validate_args=validate_args)
         if self._validate_args:
             require(self.low < self.high, "low", "below high", (self.low, self.high))
@@ -114,7 +114,7 @@ class ScaledBeta(LineDistribution):
         share = torch.where(inner, a, 1.0) / torch.where(inner, a + b, 2.0)
         mode = torch.where(a > b, high, low)
         mode = torch.where((a == 0) & (b == 0), self.mean, mode)
-        return torch.where(inner, low + (high - low) * share, mode).to(self.alpha.dtype)
+        return torch.where(inner, low + (high - low) * share, mode).to(self._like.dtype)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density at `value`; -inf with zero gradient off the support."""
@@ -132,7 +132,7 @@ class ScaledBeta(LineDistribution):
             height = torch.where(power == 0, height - (high - low).log(), height.detach())
             log_p = torch.where(value == end, height, log_p)
         log_p = torch.where((low <= value) & (value <= high), log_p, -math.inf)
-        return log_p.to(torch.promote_types(self.alpha.dtype, value.dtype))
+        return log_p.to(torch.promote_types(self._like.dtype, value.dtype))
 
     def entropy(self) -> Tensor:
         """Shannon entropy (*batch)."""
@@ -142,7 +142,7 @@ class ScaledBeta(LineDistribution):
         entropy = odds.excess + (a / (a + b)).log() + (b / (a + b)).log() + (high - low).log()
         terms = (a - 1) * digamma_excess(a) + (b - 1) * digamma_excess(b)
         entropy = entropy - terms + (a + b - 2) * digamma_excess(a + b)
-        return entropy.to(self.alpha.dtype)
+        return entropy.to(self._like.dtype)
 
     def _kl_on_same_interval(self, q: "ScaledBeta") -> Tensor:
         """Return the divergence from a density between the same ends (*batch)."""
@@ -153,7 +153,7 @@ class ScaledBeta(LineDistribution):
         for a, b in ((here.a, there.a), (here.b, there.b)):
             ratio = b / d / (a / c)
             total = total + b * ratio.log() + (a - b) * (digamma_excess(a) - common)
-        return total.to(self.alpha.dtype)
+        return total.to(self._like.dtype)
 
     # By the engine
 
@@ -170,7 +170,7 @@ class ScaledBeta(LineDistribution):
 
     @property
     def _log_mass(self) -> Tensor:
-        return torch.zeros_like(self.alpha, dtype=torch.float64)
+        return torch.zeros_like(self._like, dtype=torch.float64)
 
     def _moment(self, name: str, n: int, terms: Tensor) -> Tensor:
         return terms.sum(0)
@@ -183,7 +183,7 @@ class ScaledBeta(LineDistribution):
 
     def _rounded(self, t: Tensor) -> Tensor:
         """Return locations in the type of the parameters, strictly between the ends."""
-        t, low, high = t.to(self.alpha.dtype), self.low.detach(), self.high.detach()
+        t, low, high = t.to(self._like.dtype), self.low.detach(), self.high.detach()
         inner = clamp(t.detach(), low.nextafter(high), high.nextafter(low))
         return inner + (t - t.detach())
 
@@ -194,7 +194,7 @@ class _LogOdds(LineDistribution):
     arg_constraints: ClassVar[dict[str, Constraint]] = {"a": positive_finite, "b": positive_finite}
 
     def __init__(self, a: Tensor, b: Tensor) -> None:
-        self.a, self.b, self.alpha = a, b, torch.ones_like(a)
+        self.a, self.b = a, b
         super().__init__(a.shape, validate_args=False)
 
     @property
@@ -240,7 +240,7 @@ class _LogOdds(LineDistribution):
         slope = self.a * torch.sigmoid(-t) - self.b * torch.sigmoid(t)
         outwards = torch.where(upper, slope < 0, slope > 0)
         deep = outwards & (self._log_q(t) < -self.excess - _DEEP)
-        if is_readable(deep) and not deep.any():
+        if values_are_readable(deep) and not deep.any():
             return log_share
         # The log density falls at least as fast as here.
         length = torch.where(deep, (_DEEP / slope).detach(), 1.0)

@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.distributions.constraints import Constraint
 
+from .._numerics.modes import branches_allowed
 from .._numerics.quadrature import sort_cuts
-from .._numerics.validation import in_eager, require
+from .._numerics.validation import require
 from ..supports import Interval, IntervalUnion
 from ._line.engine import Coordinate, IntegratedDistribution, Line, clamp, or_infinite
 from ._line.laws import Law
@@ -86,8 +87,8 @@ class Truncated(IntegratedDistribution):
         "high": constraints.real,
     }
 
-    _held = ("base",)
-    _derived = {"_own_mass": 0, "_region": 1}
+    _members = ("base",)
+    _tensors = {"_own_mass": 0, "_region": 1}
 
     def __init__(
         self,
@@ -98,16 +99,16 @@ class Truncated(IntegratedDistribution):
         validate_args: bool | None = None,
     ) -> None:
         low, high = -math.inf if low is None else low, math.inf if high is None else high
-        self.base, self.alpha, self.low, self.high = exact_base(base, low=low, high=high)
+        self.base, self.low, self.high = exact_base(base, low=low, high=high)
         law = self._law
         self._own_mass: Tensor | None = None
         self._region: Tensor | None = None
         checks: Any = Distribution._validate_args if validate_args is None else validate_args
         if law is not None and (not checks or self._is_plain(law)):
-            super().__init__(self.alpha.shape, validate_args=False)
+            super().__init__(self.low.shape, validate_args=False)
             self._validate_args = checks
             return
-        super().__init__(self.alpha.shape, validate_args=validate_args)
+        super().__init__(self.low.shape, validate_args=validate_args)
         if self._validate_args:
             require(self.low < self.high, "low", "below high", (self.low, self.high))
         if law is None:
@@ -167,7 +168,7 @@ class Truncated(IntegratedDistribution):
 
     def _is_plain(self, law: Law) -> bool:
         """Whether a few operations show that the ends are valid."""
-        if not in_eager() or self.alpha.is_meta or torch._C._get_tracing_state() is not None:
+        if not branches_allowed(self._like):
             return False
         with torch.no_grad():
             return bool(law.is_resolved(self.low.double(), self.high.double(), _LOST).all())
@@ -194,7 +195,7 @@ class Truncated(IntegratedDistribution):
         line = self.base._line
         cuts, bounds = self._find_cuts(line), self.base.intervals[..., 0, :].movedim(-1, 0)
         first = line.onto_line(line.locations(torch.stack([cuts[0], cuts[-1]]))[0])
-        inwards = first.new_tensor([1.0, -1.0]).reshape(-1, *(1,) * self.alpha.dim())
+        inwards = first.new_tensor([1.0, -1.0]).reshape(-1, *(1,) * self._like.dim())
         t, slope = line.from_line(torch.stack([first, first + inwards]))
         height, inner = (self._density(t) * slope).unbind()
         beyond = height / (inner / height).log().clamp(1e-3, 1.0)
@@ -209,15 +210,15 @@ class Truncated(IntegratedDistribution):
     @property
     def log_mass(self) -> Tensor:
         """Logarithm of the mass of the base between the ends (*batch)."""
-        return self._log_mass.to(self.alpha.dtype)
+        return self._log_mass.to(self._like.dtype)
 
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> Constraint:
         """The part of the base's support between the ends, which moves with both."""
-        intervals = intervals_of(self.base).to(self.alpha.dtype)
+        intervals = intervals_of(self.base).to(self._like.dtype)
         intervals = clamp(intervals, self.low[..., None, None], self.high[..., None, None])
         # Under vmap and in compiled graphs values cannot be read; then only bijections differ.
-        known = in_eager() and not intervals.is_meta
+        known = branches_allowed(intervals)
         if intervals.shape[-2] == 1 and (not known or bool(intervals.isfinite().all())):
             return Interval(intervals[..., 0, 0], intervals[..., 0, 1], self.log_prob)
         empty = intervals.diff(dim=-1) <= 0
@@ -255,7 +256,7 @@ class Truncated(IntegratedDistribution):
             found = law.entropy(*self._ends())
         else:
             found = law.moments(*self._ends())[0 if name == "mean" else 1]
-        return None if found is None else found.to(self.alpha.dtype)
+        return None if found is None else found.to(self._like.dtype)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density at `value`; -inf with zero gradient off the support."""
@@ -264,7 +265,7 @@ class Truncated(IntegratedDistribution):
         log_p = self.base.log_prob(torch.clamp(value, self.low.detach(), self.high.detach()))
         inside = inside & (log_p > -math.inf)
         log_p = torch.where(inside, log_p - self._log_mass, -math.inf)
-        return log_p.to(torch.promote_types(self.alpha.dtype, value.dtype))
+        return log_p.to(torch.promote_types(self._like.dtype, value.dtype))
 
     def _log_part(self, start: Tensor, end: Tensor) -> Tensor:
         return cast(Law, self._law).log_share(*self._ends(), start, end)

@@ -153,7 +153,7 @@ class SymmetricDistribution(StandardizedDistribution):
     def highest_density_mass(self, value: Tensor) -> Tensor:
         outside = self.log_prob(value) == -math.inf
         mass = 1 - 2 * self.generator.cdf(-((value - self.loc) / self.scale).abs())
-        return torch.where(outside | self.alpha.isinf(), 1.0, mass).to(self.alpha.dtype)
+        return torch.where(outside | self.alpha.isinf(), 1.0, mass).to(self.loc.dtype)
 
     def _known_icdf(self, value: Tensor) -> Tensor:
         value = value * torch.ones_like(self.loc)

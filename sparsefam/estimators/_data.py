@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +20,7 @@ from torch.nn.functional import pad
 
 from .._numerics.distributed import Group, process_group, sum_over_ranks
 from .._numerics.threads import one_thread
-from .._numerics.validation import require_integer
+from .._numerics.validation import as_number, require_integer
 
 __all__ = [
     "MARGIN",
@@ -40,7 +39,6 @@ __all__ = [
     "check_positive",
     "distance_to_intervals",
     "inducing_points",
-    "is_real",
     "merged",
     "reduced",
     "rounding_of",
@@ -275,14 +273,14 @@ def as_events(x: Tensor) -> Tensor:
 
 def check_alpha(alpha: Any, most: float = 2.0) -> float:
     """Return alpha as a float; raise ValueError unless it is a number from 1 to `most`."""
-    if not is_real(alpha) or not 1 <= float(alpha) <= most:
+    if not 1 <= as_number(alpha) <= most:
         raise ValueError(f"alpha must be a number from 1 to {most:g}, got {alpha!r}")
     return float(alpha)
 
 
 def check_positive(name: str, value: Any) -> float:
     """Return a number as a float; raise ValueError unless it is positive and finite."""
-    if not is_real(value) or not 0 < float(value) < float("inf"):
+    if not 0 < as_number(value) < float("inf"):
         raise ValueError(f"{name} must be a positive, finite number, got {value!r}")
     return float(value)
 
@@ -428,11 +426,6 @@ def with_errors_of_all_ranks(group: "Group | None") -> Iterator[None]:
             raise ValueError(f"{errors[first]} (on rank {first})")
     if error is not None:
         raise error
-
-
-def is_real(value: object) -> bool:
-    """Return whether a value is a real number, and no boolean."""
-    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _array(name: str, value: Any) -> Floats:

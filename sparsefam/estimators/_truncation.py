@@ -112,22 +112,25 @@ def _intervals(
     (1 - t)^n; its mean is 1/n. An interval of the estimate ends where the mass beyond its outermost
     observation reaches half of that: three of five true ends are further out. With tied
     observations, up to half the mass of the largest tie may lie outside as well, because the
-    estimate smooths an atom into a peak. Rounded observations are cells.
+    estimate smooths an atom into a peak. Rounded observations are cells. Observations off the
+    support, at most a fortieth of the base's width beyond an interval, count as its outermost.
     """
     support, low, high = p.support.intervals, *(end.squeeze(-1) for end in cells.ends(x))
     lower, upper = support.T.unsqueeze(-1)
     inside = (lower <= x.squeeze(-1)) & (x.squeeze(-1) <= upper)
-    first = torch.where(inside, low, torch.inf).amin(-1)
-    outermost = torch.stack([first, torch.where(inside, high, -torch.inf).amax(-1)], -1)
+    bounds = support.new_tensor(p.mesh.base.bounds(0))
+    reach = _REACH * bounds.diff()
+    near = (lower - reach <= x.squeeze(-1)) & (x.squeeze(-1) <= upper + reach)
+    near = inside | (near & ~inside.any(0))
+    first = torch.where(near, low, torch.inf).amin(-1)
+    outermost = torch.stack([first, torch.where(near, high, -torch.inf).amax(-1)], -1)
     largest = torch.where(inside & (cells.unit == 0), share, 0.0).amax(-1)
     some = inside.any(-1)
     ends, outermost, largest = support[some], outermost[some], largest[some]
     beyond = _BEYOND / observations + (largest - 1 / observations).clamp_min(0) / 2
     signed = beyond.unsqueeze(-1) * torch.tensor([-1.0, 1.0], dtype=beyond.dtype)
     cut = p.icdf((p.cdf(outermost) + signed).clamp(0, 1))
-    at_bound = cells.limits.isfinite() & (
-        ends == torch.tensor(p.mesh.base.bounds(0), dtype=ends.dtype)
-    )
+    at_bound = cells.limits.isfinite() & (ends == bounds)
     cut = torch.where(at_bound, ends, cut)
     lower, upper = torch.maximum(ends[:, 0], cut[:, 0]), torch.minimum(ends[:, 1], cut[:, 1])
     return torch.stack([lower, upper], -1)

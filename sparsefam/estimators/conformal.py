@@ -11,10 +11,11 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 from torch.distributions import Uniform
 
+from .._numerics.validation import as_number
 from ..distributions import Mixture, SparseDistribution
 from ..distributions._kernel.base_measure import uniform_box
 from ..supports import IntervalUnion
-from ._data import Floats, Places, is_real
+from ._data import Floats, Places
 from ._truncation import Widened, uniform_on, uniform_within
 
 __all__ = ["conformal_mass", "folds_of", "widened"]
@@ -47,7 +48,7 @@ def conformal_mass(p: SparseDistribution, y: Tensor, coverage: float) -> Tensor:
         Izbicki, Shimizu and Stern (2022), CD-split and HPD-split: efficient conformal regions in
         high dimensions. JMLR 23.
     """
-    if not is_real(coverage) or not 0 < coverage < 1:
+    if not 0 < as_number(coverage) < 1:
         raise ValueError(f"coverage must be a number between 0 and 1, got {coverage!r}")
     if y.dim() != 1 or p.batch_shape != y.shape:
         shapes = f"{tuple(y.shape)} and {tuple(p.batch_shape)}"
@@ -69,7 +70,7 @@ def conformal_mass(p: SparseDistribution, y: Tensor, coverage: float) -> Tensor:
 
 def folds_of(x: Tensor, coverage: Any, random_state: Any) -> Tensor:
     """Return the fold (n,) of each observation, at random, of five equal ones."""
-    if not is_real(coverage) or not 0 < coverage < 1:
+    if not 0 < as_number(coverage) < 1:
         raise ValueError(f"coverage must be a number between 0 and 1, or None, got {coverage!r}")
     n, least = len(x), math.ceil(1 / (1 - coverage) - 1 - _ROUNDING)
     if n < max(least, _LEAST):

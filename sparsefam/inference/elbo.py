@@ -3,7 +3,6 @@
 import math
 import warnings
 from collections.abc import Callable, Iterable
-from numbers import Real
 from operator import itemgetter
 from typing import Any
 
@@ -18,7 +17,7 @@ from pyro.util import warn_if_nan
 from torch import Tensor
 from torch.distributions import Independent
 
-from .._numerics.validation import require, require_integer
+from .._numerics.validation import as_number, require, require_integer
 from ..distributions import SparseDistribution
 from ..losses import checked_alpha, conjugate
 from .guides import AutoBetaGaussian
@@ -145,7 +144,7 @@ class TsallisELBO(_ParticleELBO):
     """
 
     def __init__(self, alpha: float = 0.5, num_particles: int = 8, **kwargs: Any) -> None:
-        if not isinstance(alpha, Real) or not 0 < alpha < 1:
+        if not 0 < as_number(alpha) < 1:
             raise ValueError(f"alpha must be between 0 and 1, got {alpha!r}")
         super().__init__(num_particles, **kwargs)
         self.alpha: float = alpha

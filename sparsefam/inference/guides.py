@@ -3,7 +3,6 @@
 import math
 import warnings
 from collections.abc import Callable
-from numbers import Real
 from typing import Any
 
 import torch
@@ -13,6 +12,8 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import biject_to
 
+from .._numerics.modes import traced
+from .._numerics.validation import as_number
 from ..distributions import BetaGaussian
 from .reparam import examine, zeros
 
@@ -89,9 +90,9 @@ class AutoBetaGaussian(AutoNormal):
     ) -> None:
         if not callable(model):
             raise TypeError(f"model must be callable, got {model!r}")
-        if not isinstance(alpha, Real) or not alpha > 1:
+        if not as_number(alpha) > 1:
             raise ValueError(f"alpha must be a number above 1, got {alpha!r}; 1 is AutoNormal")
-        if not isinstance(init_scale, Real) or not 0 < init_scale < math.inf:
+        if not 0 < as_number(init_scale) < math.inf:
             raise ValueError(f"init_scale must be positive and finite, got {init_scale!r}")
         self.alpha: float = alpha
         options = {"init_loc_fn": init_loc_fn, "create_plates": create_plates}
@@ -107,7 +108,7 @@ class AutoBetaGaussian(AutoNormal):
         """
         with _CompactNormals(self.alpha):
             values: dict[str, Tensor] = super().forward(*args, **kwargs)
-        trained = torch.is_grad_enabled() and not torch._C._get_tracing_state()
+        trained = torch.is_grad_enabled() and not traced()
         if self._is_watched and self.objective_needs_support and trained:
             self._watch(values, args, kwargs)
         return values

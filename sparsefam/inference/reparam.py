@@ -45,6 +45,7 @@ from torch.distributions.transforms import (
 )
 from torch.types import _size
 
+from .._numerics.modes import traced
 from .._numerics.validation import require
 from ..distributions import EllipticalDistribution, SymmetricDistribution
 from ..supports import Ellipsoid, EllipsoidTransform, Interval, IntervalUnion, RealLine
@@ -185,7 +186,7 @@ class _FirstRun:
         self._model, self._following, self._has_run = model, following, False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._has_run or torch._C._get_tracing_state():
+        if self._has_run or traced():
             return self._model(*args, **kwargs)
         with self._following((args, kwargs)):
             result = self._model(*args, **kwargs)
@@ -505,13 +506,11 @@ def _standardized(fn: Any) -> Any:
     if _is_uniform(fn):
         zero = torch.zeros_like(fn.low, requires_grad=False)
         return _OnUnitInterval(dist.Uniform(zero, zero + 1))
-    new: Any = fn.expand(fn.batch_shape)
     if isinstance(fn, SymmetricDistribution):
-        new.loc = torch.full_like(fn.loc, 0.5)
-        new.scale = new.loc / fn.generator.edge
-        return _OnUnitInterval(new)
-    new.loc = torch.zeros_like(fn.loc)
-    new.scale_tril = torch.eye(fn.loc.shape[-1]).to(fn.scale_tril).expand_as(fn.scale_tril)
+        loc = torch.full_like(fn.loc, 0.5)
+        return _OnUnitInterval(fn._replace(loc=loc, scale=loc / fn.generator.edge))
+    unit = torch.eye(fn.loc.shape[-1]).to(fn.scale_tril).expand_as(fn.scale_tril)
+    new = fn._replace(loc=torch.zeros_like(fn.loc), scale_tril=unit)
     return dist.TransformedDistribution(new, [_transform_onto(new.support).inv])
 
 

@@ -10,7 +10,7 @@ from torch.distributions import Distribution, Independent, Uniform, constraints
 
 from ..._numerics.validation import in_float64, map_tensors, require
 from ...supports import IntervalUnion
-from ..base import select_batch
+from ..base import SparseDistribution, select_batch
 
 __all__ = ["Base", "BaseMeasure", "UniformOn", "UniformWithin", "uniform_box"]
 
@@ -251,6 +251,8 @@ def _split(base: Distribution, dim: int) -> list[Distribution]:
         raise ValueError(f"base must have {dim} univariate factors, got {base}")
 
     def member(i: int) -> Any:
+        if isinstance(base, SparseDistribution):
+            return base[i]
         return select_batch(base, Size(), lambda x, event: x[i])
 
     members = [member(i) for i in range(dim)]

@@ -4,18 +4,14 @@ import math
 
 import torch
 from torch import Size, Tensor
-from torch.autograd import forward_ad
 from torch.distributions.utils import lazy_property
 
 from ..._numerics.cells import below, pieces_by_column, positive_pieces, power_quantiles
 from ..._numerics.deformed import Power
+from ..._numerics.modes import branches_allowed, in_forward_mode, may_have_tangent
+from ..._numerics.operators import differentiable_once
 from ..._numerics.truncated_power import integrals
-from ..._numerics.validation import (
-    broadcast_shapes,
-    differentiable_once,
-    in_eager,
-    may_have_tangent,
-)
+from ..._numerics.validation import broadcast_shapes
 from ...supports import IntervalUnion
 from .solution import Solution
 
@@ -229,7 +225,7 @@ class Line:
 
 def _require_values(name: str) -> None:
     """Raise where the number of roots, which decides shapes, cannot be read."""
-    if not in_eager() or forward_ad._current_level >= 0:
+    if not branches_allowed() or in_forward_mode():
         raise RuntimeError(
             f"{name} of a kernel family needs the values of its parameters, which torch.compile, "
             "torch.func and forward mode hide: call it outside, on a density with a batch"

@@ -18,6 +18,7 @@ from ..._numerics.chebyshev_mesh import (
     interpolation_errors,
     product_rule,
 )
+from ..._numerics.modes import values_exist
 from ..._numerics.validation import require
 from ...bases import Basis
 from .base_measure import Base, BaseMeasure
@@ -230,7 +231,7 @@ class KernelMesh:
         In compiled graphs, which cannot read values, and in several dimensions it is the mesh
         itself.
         """
-        if psi is self.basis or torch.compiler.is_compiling() or self.nodes.is_meta:
+        if psi is self.basis or not values_exist(self.nodes):
             return self
         if len(self.axes) > 1:
             return self

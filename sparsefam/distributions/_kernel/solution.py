@@ -16,9 +16,10 @@ from torch.distributions import Distribution
 
 from ..._feature_maps import BasisFeatures, FeatureMap
 from ..._numerics.deformed import LOG_LARGE, Power
+from ..._numerics.modes import compiled, values_are_readable, values_exist
 from ..._numerics.normalizer import normalized_weights
 from ..._numerics.truncated_power import integrals, sum_nodes
-from ..._numerics.validation import is_finite_number, is_readable, require
+from ..._numerics.validation import as_number, require
 from ...bases import Basis
 from .base_measure import Base, BaseMeasure, uniform_box
 from .mesh import KernelMesh, require_inside
@@ -195,11 +196,11 @@ def solve(
         mesh = find_mesh(weights, features, base, alpha, tolerance).with_matrix_of(features)
     elif not isinstance(mesh, KernelMesh):
         raise ValueError(f"mesh must be that of another density, got {mesh!r}")
-    elif not torch.compiler.is_compiling():
+    elif not compiled():
         with torch.no_grad():
             mesh.require_fit(features, base, weights.dtype, validate)
     scores = _scores_at_nodes(weights, features, mesh, exponential)
-    if is_given and features.dim == 1 and scores.numel() and is_readable(scores):
+    if is_given and features.dim == 1 and scores.numel() and values_are_readable(scores.detach()):
         if (finer := _refined(mesh, weights, features, scores, alpha)) is not mesh:
             mesh = finer
             scores = _scores_at_nodes(weights, features, mesh, exponential)
@@ -229,7 +230,7 @@ def find_mesh(
     if is_default := tolerance is None:
         tolerance = fine if weights.dtype == torch.float64 else rough
         tolerance = attainable(tolerance, features.points.flatten(0, -2))
-    if not is_finite_number(tolerance) or not tolerance > 0:
+    if not 0 < as_number(tolerance) < math.inf:
         raise ValueError(f"tolerance must be a positive, finite number, got {tolerance!r}")
     measure = BaseMeasure(base, features.dim, weights.dtype)
     require_inside(measure, features)
@@ -324,7 +325,7 @@ def _scores_at_nodes(
     """
     dtype = torch.float64 if mesh.is_wide and features.dim == 1 else weights.dtype
     scores = _scores_in(dtype, weights, features, mesh, exponential)
-    if dtype == torch.float64 or not scores.numel() or not is_readable(scores):
+    if dtype == torch.float64 or not scores.numel() or not values_are_readable(scores.detach()):
         return scores
     # Contiguous in memory.
     low, high = (scores.detach().movedim(-1, 0) if exponential else scores.detach()).aminmax()
@@ -384,7 +385,7 @@ def _outside(scores: Tensor, measure: Tensor, power: Power, weights: Tensor) -> 
     nodal, escort = integrals(scores, measure, power)
     Z = sum_nodes(nodal)
     alive = (Z.detach() > 0).reshape(weights.shape[:-1])
-    if not torch.compiler.is_compiling() and not alive.is_meta and not torch._is_all_true(alive):
+    if values_exist(alive) and not torch._is_all_true(alive):
         raise ValueError(
             "weights must be such that 1 + (alpha - 1) f is positive somewhere "
             "(normalization='inside' always has a support), got an empty support at batch "

@@ -9,7 +9,7 @@ from torch.types import _size
 
 from ..._numerics.quadrature import gauss_legendre, graded, sort_cuts
 from ..._numerics.roots import attach_root_gradient, increasing_root
-from ..._numerics.validation import LARGEST_ORDER, require_integer
+from ..._numerics.validation import LARGEST_ORDER, require_integer, saturated
 from ...bases import Basis, Stack
 from ...supports import entries_of
 from .._summaries import log_positive
@@ -140,9 +140,10 @@ class DoubleExponential(Coordinate):
         self._lower, self._upper, self._centre, self._spread = lower, upper, centre, spread
         self._a = self.onto_line(centre).detach()
         self._b = (spread / self.from_line(self._a)[1]).clamp(max=2.0).detach()
-        # As far as the exponentials of T do not overflow.
-        reach = _REACH[centre.dtype]
-        self.limit = torch.asinh((reach - self._a.abs()).clamp_min(reach / 10) / self._b)
+        # As far as the exponentials of T, and their products with the spread, do not overflow.
+        reach, whole = _REACH[centre.dtype], lower is None and upper is None
+        least = spread.log().clamp_min(0) if whole else self._a.abs()
+        self.limit = torch.asinh((reach - least).clamp_min(reach / 10) / self._b)
 
     def onto(self, t: Tensor) -> Tensor:
         # Clamped to the range.
@@ -314,7 +315,7 @@ class LineDistribution(SoftmaxDistribution):
 
     def _known_moment(self, n: int, centre: Tensor) -> Tensor:
         nodes, weights = self._rule(0)
-        return self._moment("moment", n, weights * (nodes - centre) ** n).to(self.alpha.dtype)
+        return self._moment("moment", n, weights * (nodes - centre) ** n).to(self._like.dtype)
 
     # Distribution function and quantiles
 
@@ -331,7 +332,7 @@ class LineDistribution(SoftmaxDistribution):
             tail = self._share_by_rule(t, upper) if known is None else known.exp()
             outside = torch.where(upper, value <= low, value >= high).to(tail)
             tail = torch.where(inside, tail.clamp(max=1), outside)
-        return tail.to(torch.promote_types(self.alpha.dtype, value.dtype))
+        return tail.to(torch.promote_types(self._like.dtype, value.dtype))
 
     def _share_by_rule(self, t: Tensor, upper: Tensor) -> Tensor:
         """Return the mass below, or above, locations in the support, in float64."""
@@ -354,7 +355,7 @@ class LineDistribution(SoftmaxDistribution):
         """
         cuts, parts = self._find_cuts(line, False), line.parts
         x, rule = gauss_legendre(line.degree, cuts)
-        part, ones = torch.arange(parts, device=cuts.device), (1,) * self.alpha.dim()
+        part, ones = torch.arange(parts, device=cuts.device), (1,) * self._like.dim()
         y = _coordinate(x, part.unsqueeze(-1), parts).reshape(parts, -1, *ones)
         low, high = cuts[:-1, None, None], cuts[1:, None, None]
         nodes, slope = line.place(y, low, high, line.is_rough(low, high))
@@ -378,7 +379,7 @@ class LineDistribution(SoftmaxDistribution):
         inside = (value > 0) & (value < 1)
         t = self._quantile(torch.where(inside, value, 0.5).double())
         t = torch.where(value >= 1, last, torch.where(value <= 0, first, t))
-        return t.to(torch.promote_types(self.alpha.dtype, value.dtype))
+        return t.to(torch.promote_types(self._like.dtype, value.dtype))
 
     def _quantile_by_rule(self, value: Tensor) -> Tensor:
         """Return quantiles of float64 probabilities in (0, 1)."""
@@ -423,7 +424,7 @@ class LineDistribution(SoftmaxDistribution):
         if torch.is_grad_enabled() and not self.has_rsample:
             raise NotImplementedError("rsample needs a support of one interval: use sample")
         shape = self._extended_shape(sample_shape)
-        uniform = torch.rand(shape, dtype=torch.float64, device=self.alpha.device)
+        uniform = torch.rand(shape, dtype=torch.float64, device=self._like.device)
         return self._rounded(self._quantile(uniform.clamp_min(2.0**-54)))
 
     # Expectations
@@ -449,23 +450,23 @@ class LineDistribution(SoftmaxDistribution):
         r"""Nodes and weights (Q, *batch) with $\sum_q w_q g(t_q) \to E_p[g]$."""
         require_integer("order", order, 1, LARGEST_ORDER)
         nodes, weights = self._rule(order // 2)
-        return nodes.to(self.alpha.dtype), weights.to(self.alpha.dtype)
+        return saturated(nodes, self._like.dtype), weights.to(self._like.dtype)
 
     def _known_expect(self, psi: Basis, order: int) -> Tensor:
         if psi.effective_support is None:
             nodes, weights = self._rule(order // 2, psi)
             means: Tensor = (weights.unsqueeze(-1) * psi(nodes)).sum(0)
-            return means.to(self.alpha.dtype)
+            return means.to(self._like.dtype)
         # Each function where it is not negligible, with cuts of its own.
         line = self._line
         low, high = (line.onto(self._aligned(x)) for x in psi.effective_support)
-        shares = self._aligned(self.alpha.new_tensor([0.0, 0.25, 0.5, 0.75, 1.0])).unsqueeze(1)
+        shares = self._aligned(self._like.new_tensor([0.0, 0.25, 0.5, 0.75, 1.0])).unsqueeze(1)
         cuts = _join(self._cuts_with(line, psi).unsqueeze(1), low + shares * (high - low))
         cuts = clamp(cuts, low, high)
         nodes, weights = self._between(line, max(line.order, order // 2), cuts)
         weights = weights * self._density(nodes)
         values = psi.own(nodes.movedim(1, -1))
-        return (weights.movedim(1, -1) * values).sum(0).to(self.alpha.dtype)
+        return (weights.movedim(1, -1) * values).sum(0).to(self._like.dtype)
 
     def _cuts_with(self, line: Coordinate, psi: Basis | None) -> Tensor:
         """Return the cuts (J, *batch) of the density and a basis."""
@@ -476,7 +477,7 @@ class LineDistribution(SoftmaxDistribution):
 
     def _aligned(self, x: Tensor) -> Tensor:
         """Return numbers (N,) as float64 (N, *ones), with an axis for each one of the batch."""
-        return x.to(self.alpha.device, torch.float64).reshape(-1, *(1,) * self.alpha.dim())
+        return x.to(self._like.device, torch.float64).reshape(-1, *(1,) * self._like.dim())
 
     def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
         self.escort(beta)  # refuses all but 1
@@ -487,7 +488,7 @@ class LineDistribution(SoftmaxDistribution):
         f, g = (basis(nodes) for basis in (phi, psi))
         f, g = (x - (weights.unsqueeze(-1) * x).sum(0) for x in (f, g))
         covariance = torch.einsum("q...,q...m,q...n->...mn", weights, f, g)
-        return covariance.to(self.alpha.dtype)
+        return covariance.to(self._like.dtype)
 
 
 class IntegratedDistribution(LineDistribution):
@@ -510,7 +511,7 @@ class IntegratedDistribution(LineDistribution):
         if (known := self._closed_form("mean")) is not None:
             return known
         nodes, weights = self._rule(0)
-        return self._moment("mean", 1, weights * nodes).to(self.alpha.dtype)
+        return self._moment("mean", 1, weights * nodes).to(self._like.dtype)
 
     @property
     def variance(self) -> Tensor:
@@ -519,7 +520,7 @@ class IntegratedDistribution(LineDistribution):
             return known
         nodes, weights = self._rule(0)
         offset = nodes - (weights * nodes).sum(0)
-        return self._moment("variance", 2, weights * offset.square()).to(self.alpha.dtype)
+        return self._moment("variance", 2, weights * offset.square()).to(self._like.dtype)
 
     @property
     def mode(self) -> Tensor:
@@ -536,7 +537,7 @@ class IntegratedDistribution(LineDistribution):
         nodes, weights = self._rule(0)
         log_p = self.log_prob(nodes)
         # The derivative of 0 log 0 would be infinite.
-        return -(weights * torch.where(log_p.isfinite(), log_p, 0.0)).sum(0).to(self.alpha.dtype)
+        return -(weights * torch.where(log_p.isfinite(), log_p, 0.0)).sum(0).to(self._like.dtype)
 
     def _log_share(self, t: Tensor, upper: Tensor) -> Tensor | None:
         if self._law is None:
@@ -552,7 +553,7 @@ class IntegratedDistribution(LineDistribution):
         some = start < end
         start, end = torch.where(some, start, low), torch.where(some, end, high)
         found = torch.where(some, self._log_part(start, end), -math.inf)
-        found = found.to(torch.promote_types(self.alpha.dtype, a.dtype))
+        found = found.to(torch.promote_types(self._like.dtype, a.dtype))
         return found if log else found.exp()
 
     def _quantile(self, value: Tensor) -> Tensor:
@@ -560,14 +561,14 @@ class IntegratedDistribution(LineDistribution):
         return self._quantile_by_rule(value) if law is None else law.icdf(*self._ends(), value)
 
     def _rounded(self, t: Tensor) -> Tensor:
-        return self._moved_inside(t) if self._law is None else t.to(self.alpha.dtype)
+        return self._moved_inside(t) if self._law is None else t.to(self._like.dtype)
 
     def _moved_inside(self, t: Tensor) -> Tensor:
         """Return locations in the type of the parameters, not rounded to an end without density."""
         with torch.no_grad():
-            low, high = (end.to(self.alpha.dtype) for end in self._ends())
+            low, high = (end.to(self._like.dtype) for end in self._ends())
             last = torch.where(self.prob(high) > 0, high, high.nextafter(low))
-        return torch.minimum(t.to(self.alpha.dtype), last)
+        return torch.minimum(t.to(self._like.dtype), last)
 
 
 def or_infinite(moment: Tensor, n: int, indices: Sequence[Tensor]) -> Tensor:

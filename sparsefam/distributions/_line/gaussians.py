@@ -24,7 +24,7 @@ from ..._numerics.fourier import (
 )
 from ..._numerics.gaussian_ball import gaussians_under_ball
 from ..._numerics.gaussian_interval import gaussian_expectation
-from ..._numerics.validation import in_eager, is_plain_cpu_tensor
+from ..._numerics.modes import branches_allowed, values_are_readable
 from ...bases import GaussianRBF
 from .._generators import LOG_TAIL
 from ..beta_gaussian import BetaGaussian, PowerDistribution
@@ -186,7 +186,7 @@ def shifted_contexts(
 
 def _readable(p: SymmetricDistribution, psi: GaussianRBF) -> bool:
     tensors = p.loc, p.scale, p.alpha, psi.centers, cast(Tensor, psi.widths)
-    return in_eager() and is_plain_cpu_tensor(*tensors)
+    return psi.centers.dtype in LOG_TAIL and values_are_readable(*tensors)
 
 
 def _extent(psi: GaussianRBF, centers: tuple[float, float] | None) -> tuple[float, ...] | None:
@@ -203,7 +203,7 @@ def _waves(
 ) -> Waves | None:
     """Return the waves of the functions, or None if there are too many or the family has none."""
     dtype, law = torch.promote_types(p.loc.dtype, psi.centers.dtype), _law(p)
-    if in_eager() and not p.loc.numel():
+    if branches_allowed() and not p.loc.numel():
         return None
     if extent is None or dtype not in LOG_TAIL or p.loc.dtype != dtype or law is None:
         return None
@@ -240,8 +240,8 @@ class _HalfWidths(NamedTuple):
         few = distinct(p.alpha)
         index = torch.arange(few.numel(), device=few.device).reshape(few.shape)
         index = index.expand(p.alpha.shape).reshape(shape)
-        one = p._with_parameters(Size([few.numel()]), lambda x, event: few.reshape(-1))
-        exponents, reaches = one.generator.m, one.generator.reach().detach()
+        generator = p._replace(alpha=few.reshape(-1)).generator
+        exponents, reaches = generator.m, generator.reach().detach()
         half = scale * reaches[index]
         return cls(half, index if len(reaches) > 1 else None, law, exponents, reaches)
 
@@ -257,7 +257,7 @@ class _Rows:
     """Densities in a shape (G, L), by what computes their expectations."""
 
     def __init__(self, p: Any, shape: Size, extent: tuple[float, ...] | None, waves: Waves) -> None:
-        density = p._with_parameters(shape, lambda x, event: x.reshape(shape))
+        density = p._map(lambda x, event: x.reshape(shape), shape)
         widths, loc = _HalfWidths.of(p, shape), density.loc
         self.density, self.half, self._index = density, widths.half, widths.which
         low, high = (loc - self.half).detach(), (loc + self.half).detach()
@@ -267,7 +267,7 @@ class _Rows:
         fits = (low > waves.high - waves.period) & (high < waves.low + waves.period)
         self.fits = fits & ~self.wide
         self.others = ~(fits | self.wide)
-        if in_eager() and loc.is_cpu:
+        if values_are_readable(loc.detach()):
             most = torch.maximum(high - waves.low, waves.high - low)
             most = torch.where(self.fits, most, 0.0).amax() / waves.period
             share = next((x for x in _SHARES if most < x), 1.0)
@@ -287,7 +287,7 @@ class _Rows:
         if weights is not None:
             own = torch.where(self.fits.view(weights.shape), weights, 0.0)
         values = expect_waves(loc, half, self.tables, self._index, right, waves, own)
-        eager = in_eager() and values.is_cpu
+        eager = values_are_readable(values.detach())
         if eager and not bool(self.wide.any()):
             return values
         nodes, spacing = waves.nodes(loc)
@@ -317,10 +317,9 @@ class _Rows:
 
     def _at(self, nodes: Tensor, loc: Tensor, scale: Tensor, alpha: Tensor) -> Tensor:
         """Return the densities (..., Q) at nodes, in the dtype of these."""
-        parameters = iter(x.to(nodes.dtype).unsqueeze(-1) for x in (alpha, loc, scale))
-        shape = Size([*loc.shape, 1])
-        exact: Any = self.density._with_parameters(shape, lambda x, event: next(parameters))
-        exact._validate_args = False
+        loc, scale, alpha = (x.to(nodes.dtype).unsqueeze(-1) for x in (loc, scale, alpha))
+        parameters = {"loc": loc, "scale": scale, "alpha": alpha}
+        exact: Any = self.density._replace(loc.shape, **parameters, _validate_args=False)
         log_density: Tensor = exact.log_prob(nodes)
         return log_density.exp()
 

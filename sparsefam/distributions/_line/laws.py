@@ -1,21 +1,15 @@
 """Laws whose masses and quantiles between two ends have closed forms, accurate in tails."""
 
 import math
-from inspect import signature
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..._numerics.modes import values_are_readable
+from ..._numerics.operators import differentiable
 from ..._numerics.quadrature import gauss_legendre
-from ..._numerics.validation import (
-    by_forward_mode,
-    forward_rule,
-    in_eager,
-    is_readable,
-    may_have_tangent,
-)
 
 __all__ = ["Law", "torch_law"]
 
@@ -160,7 +154,7 @@ def _between(ends: Tensor, q: Tensor) -> Tensor:
 
 def _any(mask: Tensor) -> bool:
     """Return whether any is true, or cannot be read; what is left out then is not selected."""
-    return not is_readable(mask) or bool(mask.any())
+    return not values_are_readable(mask) or bool(mask.any())
 
 
 def _is_near(a: Tensor, b: Tensor, w: Tensor) -> Tensor:
@@ -342,82 +336,16 @@ _STANDARD: dict[str, Any] = {
 }
 
 
-class _OfLaw(torch.autograd.Function):
-    """A function of a law's name and tensors, of whose two results the second is a constant."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: _Pair) -> None:
-        ctx.name = inputs[0]
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(*inputs[1:], *output)
-        ctx.save_for_forward(*inputs[1:], *output)
-
-
-class _LogMass(_OfLaw):
-    """Log mass between a and b, differentiated in w and the end of the higher density.
-
-    The second result is the logarithm of its ratio to that density.
-    """
-
-    @staticmethod
-    def forward(name: str, a: Tensor, b: Tensor, w: Tensor) -> _Pair:
-        return _STANDARD[name].log_mass(a, b, w)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> Any:
-        return None, *(grad * x for x in _mass_slopes(ctx.name, *ctx.saved_tensors))
-
-
-class _LogMassForward(_LogMass):
-    @staticmethod
-    @forward_rule
-    def jvp(ctx: Any, _: None, *changes: Tensor | None) -> Any:
-        return _change(_mass_slopes(ctx.name, *ctx.saved_tensors), changes), None
-
-
-class _Quantile(_OfLaw):
-    """Quantiles between a and b, differentiated in a, b and the probability, and x - a."""
-
-    @staticmethod
-    def forward(name: str, a: Tensor, b: Tensor, w: Tensor, q: Tensor) -> _Pair:
-        return _STANDARD[name].quantile(a, b, w, q, 1 - q)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> Any:
-        by_q = ctx.needs_input_grad[4]
-        slopes = _quantile_slopes(ctx.name, by_q, *ctx.saved_tensors)
-        shapes = [x.shape for x in ctx.saved_tensors[:4]]
-        return None, *(
-            None if x is None else (grad * x).sum_to_size(shape)
-            for x, shape in zip(slopes, shapes, strict=True)
-        )
-
-
-class _QuantileForward(_Quantile):
-    @staticmethod
-    @forward_rule
-    def jvp(ctx: Any, _: None, *changes: Tensor | None) -> Any:
-        slopes = _quantile_slopes(ctx.name, changes[3] is not None, *ctx.saved_tensors)
-        return _change(slopes, changes), None
-
-
-# torch asks for these in each call, and making them takes longer than the functions.
-_functions: Any = (_LogMass, _Quantile)
-for _function in _functions:
-    _function.forward.__signature__ = signature(_function.forward)
-
-
 def _mass_slopes(
     name: str, a: Tensor, b: Tensor, w: Tensor, log_mass: Tensor, log_ratio: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return derivatives of the log mass in a, b and w, one of the first two 0."""
-    law = _STANDARD[name]
+    law, present = _STANDARD[name], log_ratio.isfinite()
     if torch.is_grad_enabled():  # the same number with derivatives
         moved = log_mass - law.highest(a, b, w)
-        moved = moved - moved.detach()
-        log_ratio = torch.where(log_ratio.isfinite(), log_ratio + moved, math.inf)
+        log_ratio = log_ratio + (moved - moved.detach())
+    # Without mass there is no slope.
+    log_ratio = torch.where(present, log_ratio, math.inf)
     change = law.log_ratio(a, b, w)
     left = change <= 0
     fall = torch.where(left, change, -change)
@@ -427,7 +355,7 @@ def _mass_slopes(
 
 
 def _quantile_slopes(
-    name: str, by_q: bool, a: Tensor, b: Tensor, w: Tensor, q: Tensor, x: Tensor, u: Tensor
+    by_q: bool, name: str, a: Tensor, b: Tensor, w: Tensor, q: Tensor, x: Tensor, u: Tensor
 ) -> tuple[Tensor, Tensor, None, Tensor | None]:
     """Return derivatives of quantiles x in a, b and q."""
     law = _STANDARD[name]
@@ -435,7 +363,7 @@ def _quantile_slopes(
     left = torch.where(known, u + (left - left.detach()), left)
     right = torch.where(known, w - u + (right - right.detach()), right)
     low, high = -law.log_ratio(a, x, left), law.log_ratio(x, b, right)
-    mass = torch.exp(_log_mass(name, a, b, w) - law.log_density(x)) if by_q else None
+    mass = torch.exp(_log_mass(name, a, b, w)[0] - law.log_density(x)) if by_q else None
     return (1 - q) * torch.exp(low), q * torch.exp(high), None, mass
 
 
@@ -444,27 +372,48 @@ def _change(slopes: Any, changes: Any) -> Any:
     return sum(x * y for x, y in pairs if x is not None and y is not None)
 
 
-def _log_mass(name: str, a: Tensor, b: Tensor, w: Tensor) -> Tensor:
-    inputs = (a, b, w)
-    if _is_constant(*inputs):
-        return _STANDARD[name].log_mass(*inputs)[0]
-    out: _Pair = by_forward_mode(_LogMass, _LogMassForward).apply(name, *inputs)
-    return out[0]
+def _pull_back_mass(kept: Any, grads: Any, needed: Any) -> Any:
+    return None, *(grads[0] * x for x in _mass_slopes(*kept))
 
 
-def _quantile(name: str, a: Tensor, b: Tensor, w: Tensor, q: Tensor) -> _Pair:
-    inputs = (a, b, w, q)
-    if _is_constant(*inputs):
-        return _STANDARD[name].quantile(*inputs, 1 - q)
-    return by_forward_mode(_Quantile, _QuantileForward).apply(name, *inputs)
+def _pull_back_quantile(kept: Any, grads: Any, needed: Any) -> Any:
+    slopes = _quantile_slopes(needed[4], *kept)
+    return None, *(
+        None if x is None else (grads[0] * x).sum_to_size(end.shape)
+        for x, end in zip(slopes, kept[1:5], strict=True)
+    )
 
 
-def _is_constant(*inputs: Tensor) -> bool:
-    """Return whether no derivatives are taken; torch's functions with derivatives are slow."""
-    if not in_eager() or torch._C._get_tracing_state() is not None:
-        return False
-    needed = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
-    return not (needed or any(map(may_have_tangent, inputs)))
+def _push_mass_forward(kept: Any, changes: Any) -> Any:
+    return _change(_mass_slopes(*kept), changes[1:]), None
+
+
+def _push_quantile_forward(kept: Any, changes: Any) -> Any:
+    return _change(_quantile_slopes(changes[4] is not None, *kept), changes[1:]), None
+
+
+def _mass_of(name: str, a: Tensor, b: Tensor, w: Tensor) -> _Pair:
+    """Return the log mass between a and b, and the logarithm of its ratio to the higher density."""
+    out: _Pair = _STANDARD[name].log_mass(a, b, w)
+    return out
+
+
+def _quantile_of(name: str, a: Tensor, b: Tensor, w: Tensor, q: Tensor) -> _Pair:
+    """Return quantiles x between a and b, and x - a."""
+    out: _Pair = _STANDARD[name].quantile(a, b, w, q, 1 - q)
+    return out
+
+
+def _keep(inputs: Any, outputs: Any) -> tuple[Any, ...]:
+    return *inputs, *outputs
+
+
+# In w and the end of the higher density, and in a, b and the probability. The second results are
+# constants.
+_log_mass = differentiable(_mass_of, _pull_back_mass, _keep, _push_mass_forward, constants=(1,))
+_quantile = differentiable(
+    _quantile_of, _pull_back_quantile, _keep, _push_quantile_forward, constants=(1,)
+)
 
 
 class Law(NamedTuple):
@@ -475,7 +424,7 @@ class Law(NamedTuple):
         loc: $\mu$ (*batch).
         scale: $\sigma$ (*batch).
         exponential: Whether t is the exponential.
-        lower: Lower end of the support where it is finite, besides 0 for exponentials.
+        lower: Lower end of the support where it is finite.
         upper: Upper end where it is finite.
         log_factor: Added to log densities, for one half of a symmetric law.
     """
@@ -525,7 +474,7 @@ class Law(NamedTuple):
     def log_mass(self, low: Tensor, high: Tensor) -> Tensor:
         """Return the logarithm of the mass between ends (*batch)."""
         a, b, w = torch.broadcast_tensors(*self.standardize(*self.ends(low, high)))
-        return _log_mass(self.name, a, b, w) + self.log_factor
+        return _log_mass(self.name, a, b, w)[0] + self.log_factor
 
     def log_share(self, low: Tensor, high: Tensor, start: Tensor, end: Tensor) -> Tensor:
         """Return the logarithm of the part of the mass between ends that lies between others.
@@ -551,6 +500,7 @@ class Law(NamedTuple):
             ratios = law.log_mass(*part)[1] - law.log_mass(*whole)[1]
             known = ratios + torch.where(rise <= 0, by_low, by_high)
             known = torch.where(known.isfinite(), known, moved)
+        moved = torch.where(moved.isfinite(), moved, 0.0)  # no mass, which has no slope
         return known.detach() + (moved - moved.detach())
 
     def icdf(self, low: Tensor, high: Tensor, q: Tensor) -> Tensor:
@@ -639,13 +589,13 @@ def torch_law(p: Any, name: str | None) -> Law | None:
     if name in ("Cauchy", "Gumbel"):
         return Law(name.lower(), p.loc, p.scale)
     if name == "LogNormal":
-        return Law("normal", p.loc, p.scale, True)
+        return Law("normal", p.loc, p.scale, True, lower=0.0)
     if name == "Exponential":
         return Law("exponential", 0.0, p.rate.reciprocal(), lower=0.0)
     if name == "Pareto":
         return Law("exponential", p.scale.log(), p.alpha.reciprocal(), True, lower=p.scale)
     if name == "Weibull":
-        return Law("reversed gumbel", p.scale.log(), p.concentration.reciprocal(), True)
+        return Law("reversed gumbel", p.scale.log(), p.concentration.reciprocal(), True, lower=0.0)
     if name in ("HalfNormal", "HalfCauchy"):
         return Law(name[4:].lower(), 0.0, p.scale, lower=0.0, log_factor=math.log(2))
     return None
