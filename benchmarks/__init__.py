@@ -3,5 +3,5 @@
 import sys
 from pathlib import Path
 
-# References and the record of memory are those of the tests.
+# References are those of the tests.
 sys.path.append(str(Path(__file__).parents[1] / "tests"))

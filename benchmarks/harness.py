@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from memory import allocated_megabytes
 from torch import Tensor
 from tqdm import tqdm
+
+from benchmarks.allocation import allocated_megabytes
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"

@@ -42,11 +42,13 @@ class Pieces:
         density: Of locations of any shape.
         cells: Nodes and weights of integrals over the support, cut at further marks.
         intervals: Ends of each of its intervals.
+        cuts: Locations between which it is smooth.
     """
 
     density: Callable[[Values], Values]
     cells: Callable[[Array], tuple[Array, Array]]
     intervals: tuple[tuple[float, float], ...]
+    cuts: Sequence[float]
 
     def densities(self, t: Array) -> Array:
         return np.asarray(self.density(t))
@@ -85,7 +87,8 @@ def pieces(density: Callable[[Array], Array], *intervals: Sequence[float]) -> Pi
         nodes, weights = zip(*found, strict=True)
         return np.concatenate(nodes), np.concatenate(weights)
 
-    return Pieces(density, cells, tuple((cuts[0], cuts[-1]) for cuts in intervals))
+    ends = tuple((cuts[0], cuts[-1]) for cuts in intervals)
+    return Pieces(density, cells, ends, [t for cuts in intervals for t in cuts])
 
 
 def merged(intervals: Sequence[Sequence[float]]) -> list[list[float]]:
@@ -254,7 +257,8 @@ class Kernel:
         return np.sort(np.concatenate([inner, self._crossings(level)]))
 
     def pieces(self) -> Pieces:
-        return Pieces(self.density, self.rule, tuple(map(tuple, self.edges.reshape(-1, 2))))
+        intervals = tuple(map(tuple, self.edges.reshape(-1, 2)))
+        return Pieces(self.density, self.rule, intervals, [*self.edges, *self.cuts])
 
     def weighted(self, marks: Any = ()) -> tuple[Array, Array]:
         """Nodes and weights of expectations of what is smooth between the marks."""
@@ -326,55 +330,6 @@ class Ball:
 
     def _image(self, u: Array, weights: Array) -> tuple[Array, Array]:
         return self.centre + u @ self.factor.T, weights * np.linalg.det(self.factor)
-
-    def projected(self, x: Array) -> tuple[Array, Array]:
-        """Density and level at x of any coordinate of the ball's preimage, to about four digits.
-
-        Here and below, for a density of the radius.
-        """
-        return _interpolated(x, *self._projection)
-
-    @cached_property
-    def _projection(self) -> tuple[Array, Array]:
-        dim = len(self.centre)
-        grid = np.sin(0.5 * math.pi * np.linspace(-1, 1, 4001))
-        if dim == 1:
-            return grid, self._at_radius(np.abs(grid))
-        s, weights = tanh_sinh(0.05, 0.0, 1.0)
-        rest = np.sqrt((1 - grid) * (1 + grid))
-        density = self._at_radius(np.hypot(grid[:, None], rest[:, None] * s))
-        inner = density @ (weights * s ** (dim - 2) * area(dim - 1))
-        return grid, inner * rest ** (dim - 1)
-
-    def radius(self, r: Array) -> tuple[Array, Array]:
-        """Density and level at r of the distance from the centre in the ball's preimage."""
-        grid = np.sin(0.5 * math.pi * np.linspace(0, 1, 4001))
-        return _interpolated(r, grid, self._radial(grid))
-
-    def _radial(self, r: Array) -> Array:
-        dim = len(self.centre)
-        return area(dim) * r ** (dim - 1) * self._at_radius(r)
-
-    def axial(self, g: Callable[[Array, Array], Values]) -> Values:
-        """Mean of g(r, c): of the radius, and the cosine of the direction with any one axis.
-
-        In the ball's preimage, in three dimensions or more.
-        """
-        r, weights = tanh_sinh(0.01, 0.0, 1.0)
-        c, shares = special.roots_gegenbauer(120, len(self.centre) / 2 - 1)
-        each = (weights * self._radial(r))[:, None] * (shares / shares.sum())
-        return np.tensordot(each, g(*np.broadcast_arrays(r[:, None], c)), 2)
-
-    def _at_radius(self, r: Array) -> Array:
-        """Density at distance r from the centre of the unit ball."""
-        along = self.centre + r[..., None] * self.factor[:, 0]
-        return self.density(along) * np.linalg.det(self.factor)
-
-
-def _interpolated(x: Array, grid: Array, density: Array) -> tuple[Array, Array]:
-    steps = 0.5 * (density[1:] + density[:-1]) * np.diff(grid)
-    levels = np.concatenate([[0.0], np.cumsum(steps)]) / steps.sum()
-    return np.interp(x, grid, density), np.interp(x, grid, levels)
 
 
 def area(dim: int) -> float:

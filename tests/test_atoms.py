@@ -14,12 +14,9 @@ from battery import DOUBLE, SINGLE, double, number
 from scipy import stats
 from torch import Tensor
 from torch import distributions as td
-from torch.autograd import gradcheck
 
 from sparsefam import (
-    BetaLaplace,
     Censored,
-    Density,
     Hurdle,
     Mixture,
     Normal,
@@ -175,63 +172,6 @@ def test_parts_of_degenerate_hurdles() -> None:
     torch.testing.assert_close(none.entropy(), base.entropy())
     assert all_.mean == all_.variance == all_.entropy() == 0
     assert (all_.icdf(double(0.0, 0.5, 1.0)) == 0).all() and (all_.sample((9,)) == 0).all()
-
-
-BASES: dict[str, tuple[Callable[..., Any], tuple[float, ...]]] = {
-    "Normal": (Normal, (0.25, 1.25)),
-    "Gamma": (td.Gamma, (2.0, 1.5)),
-    "Gamma-pole": (td.Gamma, (0.75, 1.5)),
-    "Chi2": (td.Chi2, (3.0,)),
-    "InverseGamma": (dist.InverseGamma, (9.0, 8.0)),
-    "log-Gamma": (
-        lambda k, r: td.TransformedDistribution(td.Gamma(k, r), [td.ExpTransform().inv]),
-        (2.0, 1.5),
-    ),
-    "Gammas": (
-        lambda k, r: Mixture(0 * k + ZERO.expand(2), td.Gamma(k + double(0, 1), r)),
-        (2, 1.5),
-    ),
-    "Beta": (td.Beta, (2.0, 3.0)),
-    "StudentT": (td.StudentT, (12.0, 0.5, 1.5)),
-    "Weibull": (td.Weibull, (1.25, 1.75)),
-    "BetaLaplace": (BetaLaplace, (1.0, 2.0, 1.75)),
-    "ScaledBeta": (ScaledBeta, (0.0, 3.0, 1.0, 4.0)),
-    "Density": (lambda a: Density(lambda t, a: -a * t**1.5, 0.0, 2.0, a=a), (1.25,)),
-    "Truncated": (lambda k, r: Truncated(td.Gamma(k, r), 0.125, 4.0), (2.0, 1.5)),
-}
-QUICK = ["Normal", "Gamma", "InverseGamma", "log-Gamma", "Weibull"]
-SLOW = [name for name in BASES if name not in QUICK]
-
-
-def every_number(p: Any, t: Tensor) -> Tensor:
-    """What methods say of a law, at ascending locations between its atoms."""
-    cosine, pairs = p.expect(torch.cos), (t[:-1], t[1:])
-    moments = [p.mean, p.variance, p.stddev, p.skewness, p.kurtosis, p.moment(3)]
-    numbers = [*moments, p.moment(2, central=True), p.entropy(), p.median, cosine]
-    return torch.cat(
-        [
-            *(torch.stack(numbers), p.icdf(double(0.35, 0.55, 0.75))),
-            *(p.expect(GaussianRBF([0.5, 1.0], 0.5).double()), p.quadrature()[1].sum(0, True)),
-            *(f(t) for f in (p.log_prob, p.cdf, p.survival, p.log_cdf, p.log_survival)),
-            *(p.interval_prob(*pairs), p.log_interval_prob(*pairs)),
-        ]
-    )
-
-
-@pytest.mark.parametrize("law", [Hurdle, Censored], ids=lambda law: law.__name__)
-@pytest.mark.parametrize("name", QUICK + [pytest.param(x, marks=pytest.mark.slow) for x in SLOW])
-def test_gradients_of_every_method(name: str, law: Any) -> None:
-    make, numbers = BASES[name]
-    levels = Hurdle(make(*map(number, numbers)), 0.0).icdf(double(0.25, 0.5, 0.625, 0.875))
-    own = [0.375] if law is Hurdle else levels[[0, -1]].tolist()
-    leaves = [number(x).requires_grad_() for x in (*numbers, *own)]
-
-    def found(*leaves: Tensor) -> Tensor:
-        return every_number(
-            law(make(*leaves[: len(numbers)]), *leaves[len(numbers) :]), levels[1:-1]
-        )
-
-    assert gradcheck(found, leaves, fast_mode=True)
 
 
 def test_gradients_of_samples_are_those_of_their_means() -> None:

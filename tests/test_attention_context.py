@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 from battery import DOUBLE, apart, of_dtype, one_graph
-from memory import allocated_megabytes
 from torch import Tensor, nn
 
 import sparsefam as sf
+from benchmarks.allocation import allocated_megabytes
 from sparsefam import _choice
 from sparsefam._choice import Mode
 from sparsefam._expectations import waves

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 from battery import DOUBLE, one_graph
-from memory import allocated_megabytes
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
+from benchmarks.allocation import allocated_megabytes
 from sparsefam._numerics.entmax import entmax
 from sparsefam.attention import ContinuousAttention, RidgeRegression, _discrete
 from sparsefam.attention._discrete import attend

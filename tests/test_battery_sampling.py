@@ -1,17 +1,13 @@
 """The battery: draws follow the density, and their derivatives those of expectations."""
 
-from collections.abc import Iterator
-
-import numpy as np
 import pytest
 import torch
 from battery import DOUBLE, SINGLE, Case
 from cases import CASES, every_case, every_connected_line, every_dtype, half_of_the_cases, weighed
 from pyro.distributions.testing.gof import auto_goodness_of_fit, unif01_goodness_of_fit
-from references import Array
 from torch import Tensor
 
-from sparsefam import SparseDistribution
+from sparsefam import BetaGaussian, Normal, SparseDistribution
 from sparsefam.bases import Fourier
 
 DRAWS, PATHS = 20_000, 8_000
@@ -22,34 +18,22 @@ float32_slowly = pytest.mark.parametrize(
 )
 
 
-# Numbers, and the densities and levels that they should have.
-View = tuple[Tensor, Tensor, Tensor]
+def views(case: Case, t: Tensor, p: SparseDistribution) -> tuple[Tensor, SparseDistribution]:
+    """Numbers computed from the draws, and their law: of vectors, projections on five directions.
 
-
-def views(case: Case, p: SparseDistribution, t: Tensor) -> Iterator[View]:
-    """Numbers computed from the draws of each density.
-
-    Of vectors, the radius and four projections in the coordinates of the reference: a law is known
-    by its projections. Pyro's own test of vectors looks at nearest neighbours, which in eight
-    dimensions are no longer near, and at jumps of the density lie outside.
+    A law is known by its projections. Pyro's own test of vectors looks at nearest neighbours, which
+    in eight dimensions are no longer near, and at jumps of the density lie outside.
     """
     if not case.event_shape:
-        columns = (x.reshape(len(x), -1).unbind(-1) for x in (t, p.prob(t), p.cdf(t[:4_000])))
-        yield from zip(*columns, strict=True)
-        return
-    rows = t.double().reshape(len(t), -1, *case.event_shape).unbind(1)
-    for r, row in zip(case.references, rows, strict=True):
-        u = np.linalg.solve(r.factor, (row.numpy() - r.centre).T).T
-        radius = np.linalg.norm(u, axis=-1)
-        yield _view(radius, *r.radius(radius))
-        for axis in np.random.default_rng(0).normal(size=(4, len(r.centre))):
-            x = u @ axis / np.linalg.norm(axis)
-            yield _view(x, *r.projected(x))
-
-
-def _view(*columns: Array) -> View:
-    x, probs, levels = (torch.as_tensor(column) for column in columns)
-    return x, probs, levels
+        return t, p
+    (dim,) = case.event_shape
+    along = torch.randn(5, dim, dtype=t.dtype, generator=torch.Generator().manual_seed(0))
+    loc = p.loc @ along.mT
+    scale = torch.linalg.vector_norm(along @ p.scale_tril, dim=-1)
+    m = 1 / (p.alpha.unsqueeze(-1) - 1)
+    normal = case.name.startswith("MultivariateNormal")
+    law = Normal(loc, scale) if normal else BetaGaussian(loc, scale, 1 + 1 / (m + (dim - 1) / 2))
+    return t @ along.mT, law
 
 
 def fit(case: Case, dtype: torch.dtype, count: int) -> float:
@@ -57,10 +41,12 @@ def fit(case: Case, dtype: torch.dtype, count: int) -> float:
     p = case(dtype)
     t = p.sample((count,))
     assert not t.requires_grad
+    x, law = views(case, t, p)
+    columns = (y.reshape(len(y), -1).unbind(-1) for y in (x, law.prob(x), law.cdf(x[:4_000])))
     values = []
-    for x, probs, levels in views(case, p, t):
+    for numbers, probs, levels in zip(*columns, strict=True):
         # Of gaps between draws, which see a jump, and of levels, which see a trend.
-        values += [auto_goodness_of_fit(x, probs), unif01_goodness_of_fit(levels)]
+        values += [auto_goodness_of_fit(numbers, probs), unif01_goodness_of_fit(levels)]
     return min(values) * len(values)
 
 

@@ -1,18 +1,13 @@
 """The battery: what is asked of densities of vectors alone."""
 
-import math
-
-import numpy as np
 import pytest
 import torch
-from battery import DOUBLE, Case, bases, interior
+from battery import DOUBLE, Case, interior
 from cases import SCALARS, every_multivariate_case
 from functions import function
-from references import Array
-from torch import Tensor
 from torch.autograd import gradcheck
 
-from sparsefam.bases import Fourier, GaussianRBF
+from sparsefam.bases import Fourier
 
 
 # Marginals
@@ -27,59 +22,6 @@ def test_marginals_have_the_characteristic_function(case: Case) -> None:
         padded[:, kept] = waves
         found, expected = q.expect(Fourier(waves)), p.expect(Fourier(padded))
         torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-12)
-
-
-# Many dimensions
-AXIAL = [case for case in SCALARS if case.family.dim in (3, 8)]
-every_axial_scalar = pytest.mark.parametrize("case", AXIAL, ids=str)
-
-
-@every_axial_scalar
-def test_waves_in_many_dimensions(case: Case) -> None:
-    p, (r,) = case(), case.references
-    psi = bases(case.family.dim, DOUBLE)["Fourier"]
-    assert isinstance(psi, Fourier)
-    w = psi.frequencies.numpy()
-    lengths = np.linalg.norm(w @ r.factor, axis=-1)
-    amplitudes = r.axial(lambda u, c: np.cos(lengths * (u * c)[..., None]))
-    angles = w @ r.centre
-    expected = np.concatenate([np.cos(angles) * amplitudes, np.sin(angles) * amplitudes])
-    torch.testing.assert_close(p.expect(psi), torch.as_tensor(expected), rtol=1e-11, atol=1e-13)
-
-
-@every_axial_scalar
-@pytest.mark.parametrize("isotropic", [False, True])
-@pytest.mark.parametrize("size", [0.25, 1.0, 4.0])
-def test_gaussians_of_the_shape_of_the_density(case: Case, size: float, isotropic: bool) -> None:
-    if isotropic:
-        eye = torch.eye(case.family.dim, dtype=DOUBLE)
-        case = Case(case.family, case.parameters | {"scale_tril": (eye / 2).tolist()}, "")
-    p = case()
-    spread = size * (2 * p.scale_tril if isotropic else torch.linalg.cholesky(p.covariance_matrix))
-    centers = interior(p, 4)
-    psi = GaussianRBF(centers, covariance=spread @ spread.mT)
-    if isotropic:
-        psi = GaussianRBF(centers, size)
-    expected = aligned_gaussians(case, centers, spread)
-    torch.testing.assert_close(p.expect(psi), torch.as_tensor(expected), rtol=1e-11, atol=0)
-
-
-def aligned_gaussians(case: Case, centers: Tensor, spread: Tensor) -> Array:
-    """Expectations of N(t; c, S S') where S is a multiple of the reference's factor."""
-    (r,) = case.references
-    ratio = spread[0, 0].item() / r.factor[0, 0]
-    assert np.allclose(spread.numpy(), ratio * r.factor)
-    dim = len(r.centre)
-    offsets = np.linalg.solve(r.factor, (centers.numpy() - r.centre).T)
-    lengths = np.linalg.norm(offsets, axis=0)
-    peak = (2 * math.pi) ** (-dim / 2) / np.linalg.det(spread.numpy())
-
-    def gaussians(u: Array, c: Array) -> Array:
-        u, c = u[..., None], c[..., None]
-        square = (u - lengths) ** 2 + 2 * u * lengths * (1 - c)
-        return peak * np.exp(-0.5 * square / ratio**2)
-
-    return r.axial(gaussians)
 
 
 # Factors whose eigenvectors are not determined, or nearly not

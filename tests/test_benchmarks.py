@@ -93,7 +93,6 @@ def test_limits_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accuracy, "KERNEL_LIMITS", limits)
     far = accuracy.kernel_tables([0.2], [1.0], [(2.0, True)], 2)[1].failures
     assert "α = 2, inside: value, float64" in far
-    assert accuracy.ball_table([2], [1.5, 3.0], [0.1]).failures == []
     assert accuracy.edge_table(10**4, 10**4).failures == []
 
 
@@ -363,45 +362,6 @@ def test_classifiers_of_light_curves_do_not_read_padding(name: str, tmp_path: Pa
         torch.testing.assert_close(model(*part[:3]), each, atol=1e-4, rtol=1e-4)
 
 
-FAST = "local", "local + places", "discrete twin", "CNN with gaps"
-
-
-def test_settings_are_chosen_and_networks_tested_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, value in {
-        "FEW_STEPS": (1, 4),
-        "STEPS": {light_curves.NAME: (1, 4)},
-        "SETTINGS": tmp_path / "settings.json",
-        "SELECTION": ("GunPoint",),
-        "RATES": (1e-3,),
-    }.items():
-        monkeypatch.setattr(networks, name, value)
-    monkeypatch.setattr(irregular, "TESTED", 8)
-    path, wheel = tmp_path / "results", str(light_curve_wheel(tmp_path))
-    options = ["--results", str(path), "--jobs", "1", "--models", *FAST]
-    with pytest.raises(FileNotFoundError, match="networks --select"):
-        networks.main(options)
-    assert networks.main([*options, "--select"]) == 0
-    assert "8 of 8 runs to do" in capsys.readouterr().out
-    tested = [*options, "--seeds", "2", "--only", "GunPoint", "bursts, noise 0.2", "PLAsTiCC"]
-    assert networks.main([*tested, "--seeds", "1"]) == 0
-    assert "8 of 8 runs to do" in capsys.readouterr().out
-    assert networks.main([*tested, "--wheel", wheel]) == 0
-    out = capsys.readouterr().out
-    assert "16 of 24 runs to do" in out and "macro F1" in out
-    assert networks.main([*tested, "--table"]) == 0 and "to do" not in capsys.readouterr().out
-    assert len(path.read_text().splitlines()) == 32
-    tasks = "GunPoint", "bursts, noise 0.2", light_curves.NAME
-    runs = networks.planned(tasks, FAST, 2, wheel)
-    for table in network_tables.tables(networks.load(path), runs):
-        assert table.rows and all(len(row) == len(table.header) for row in table.rows)
-        assert "nan" not in table.markdown()
-    monkeypatch.setattr(networks, "package", lambda: "changed")
-    networks.load(path)
-    assert "32 of 32 results" in capsys.readouterr().out
-
-
 class Foreign:
     """What no array is made of."""
 
@@ -458,36 +418,56 @@ def test_held_out_sets_are_read_and_split(tmp_path: Path) -> None:
         held_out.read_watch(held_out_wheels(tmp_path / "foreign", Foreign()))
 
 
-def test_held_out_sets_have_tables_of_their_own(
+FAST = "local", "local + places", "discrete twin", "CNN with gaps"
+TASKS = "GunPoint", "bursts, noise 0.2", light_curves.NAME, *irregular.HELD_OUT
+
+
+def test_settings_are_chosen_and_networks_tested_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Held-out sets choose no settings, need wheels, and have tables of their own."""
     assert not set(irregular.HELD_OUT) & {*networks.SELECTION, *irregular.TASKS}
-    models = "local", "no attention"
-    settings = tmp_path / "settings.json"
-    settings.write_text(json.dumps({x: {"rate": 1e-3, "size": 0} for x in models}))
-    for name, value in {"FEW_STEPS": (1, 4), "SETTINGS": settings}.items():
+    for name, value in {
+        "FEW_STEPS": (1, 4),
+        "STEPS": {light_curves.NAME: (1, 4)},
+        "SETTINGS": tmp_path / "settings.json",
+        "SELECTION": ("GunPoint",),
+        "RATES": (1e-3,),
+    }.items():
         monkeypatch.setattr(networks, name, value)
     monkeypatch.setattr(irregular, "TESTED", 8)
-    options = ["--results", str(tmp_path / "results"), "--jobs", "1", "--seeds", "2"]
-    options += ["--models", *models]
-    wheels = ["--wheel", held_out_wheels(tmp_path)]
+    light_curve_wheel(tmp_path)
+    path, wheels = tmp_path / "results", held_out_wheels(tmp_path)
+    options = ["--results", str(path), "--jobs", "1", "--models", *FAST]
+    with pytest.raises(FileNotFoundError, match="networks --select"):
+        networks.main(options)
+    assert networks.main([*options, "--select"]) == 0
+    assert "8 of 8 runs to do" in capsys.readouterr().out
     with pytest.raises(FileNotFoundError, match="pip download"):
         networks.main([*options, "--only", "Trace"])
     capsys.readouterr()
-    assert networks.main([*options, *wheels, "--only", "GunPoint", "Tra", "wat"]) == 0
+    # The names of held-out sets must be complete.
+    few = [*options, "--seeds", "2", "--only", "GunPoint", "bursts, noise 0.2", "Tra", "wat"]
+    assert networks.main([*few, "--seeds", "1"]) == 0
     out = capsys.readouterr().out
-    assert "4 of 4 runs to do" in out and "Held-out" not in out
-    assert networks.main([*options, *wheels, "--only", "Trace", "watch"]) == 0
-    assert "8 of 8 runs to do" in capsys.readouterr().out
-    runs = networks.planned(("GunPoint", *irregular.HELD_OUT), models, 2, "")
-    found = network_tables.tables(networks.load(tmp_path / "results"), runs)
-    for table in found:
+    assert "8 of 8 runs to do" in out and "Held-out" not in out
+    tested = [*few, *irregular.HELD_OUT, "PLAsTiCC"]
+    assert networks.main([*tested, "--wheel", wheels]) == 0
+    out = capsys.readouterr().out
+    assert "32 of 40 runs to do" in out and "macro F1" in out
+    assert networks.main([*tested, "--table"]) == 0
+    out = capsys.readouterr().out
+    assert "to do" not in out and out.count("Held-out sets") == 8
+    assert len(path.read_text().splitlines()) == 48
+    runs = networks.planned(TASKS, FAST, 2, wheels)
+    for table in network_tables.tables(networks.load(path), runs):
         text, held = table.markdown(), table.title.startswith("Held-out sets: settings come from")
+        assert table.rows and all(len(row) == len(table.header) for row in table.rows)
         assert ("Trace" in text or "watch" in text) == held and "nan" not in text
         assert ("GunPoint" not in text) or not held
-    assert sum(x.title.startswith("Held-out") for x in found) == 6
-    assert networks.main([*options, "--table"]) == 0
-    assert capsys.readouterr().out.count("Held-out sets") == 6
+    monkeypatch.setattr(networks, "package", lambda: "changed")
+    networks.load(path)
+    assert "48 of 48 results" in capsys.readouterr().out
 
 
 def test_differences_are_paired_and_corrected() -> None:

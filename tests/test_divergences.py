@@ -2,16 +2,17 @@
 
 import math
 from collections.abc import Callable
+from functools import cache
 from itertools import permutations, product
 from typing import Any
+from zlib import crc32
 
-import numpy as np
 import pyro.distributions as pyro_distributions
 import pytest
 import torch
 from battery import DOUBLE, SINGLE
-from cases_kernel import POINTS, bell, kernel_density, rbf
-from laws import LAWS, NARROW, Array, divergence, integral
+from cases_kernel import bell, kernel_density
+from laws import LAWS, NARROW, OURS, bregman, divergence, tsallis
 from scipy import stats
 from scipy.integrate import quad
 from scipy.special import beta, roots_legendre
@@ -31,17 +32,23 @@ def wrapped(*parts: Any) -> sf.Mixture:
 
 
 # Univariate densities
+@cache
+def made(name: str, dtype: torch.dtype = DOUBLE) -> Any:
+    """The law, which some take long to make."""
+    return LAWS[name](dtype)
+
+
 @pytest.mark.parametrize("name", LAWS)
 def test_kl_of_every_pair_is_the_integral(name: str) -> None:
-    p, number = LAWS[name], list(LAWS).index(name)
-    for i, (other, q) in enumerate(LAWS.items()):
-        # Each third pair, of which no two densities are left out in both orders.
-        if (i + 2 * number) % 3 != 1 and (p.is_ours or q.is_ours):
-            found = kl_divergence(p.made(DOUBLE), q.made(DOUBLE)).item()
+    p = LAWS[name]
+    for other, q in LAWS.items():
+        # Two of three pairs, and none of torch's own.
+        if crc32(f"{name}, {other}".encode()) % 3 and {p.name, q.name} & {*OURS}:
+            found = kl_divergence(made(name), made(other)).item()
             assert found == pytest.approx(divergence(p, q), abs=1e-10, rel=1e-10), other
-    if name in ("normal", "uniform", "parabola", "torch-laplace"):
+    if name in ("BetaGaussian-inf", "TruncatedParabola", "KernelExp"):
         # The logarithm bends between the cuts.
-        found = kl_divergence(p.made(DOUBLE), NARROW.made(DOUBLE)).item()
+        found = kl_divergence(made(name), NARROW()).item()
         assert found == pytest.approx(divergence(p, NARROW), rel=1e-10)
 
 
@@ -97,49 +104,25 @@ def test_divergent_integrals_are_infinite() -> None:
 
 
 PAIRS = [
-    ("biweight", "parabola"),
-    ("triangle", "kernel"),
+    ("BetaGaussian-1.5", "TruncatedParabola"),
+    ("Truncated-Triangular", "KernelExp"),
     ("disjoint", "unlike"),
-    ("uniform", "laplace"),
-    ("laplace", "torch-uniform"),
-    ("torch-normal", "cubic"),
-    ("normal", "laplace"),
+    ("BetaGaussian-inf", "Laplace"),
+    ("Laplace", "torch-uniform"),
+    ("torch-normal", "LocationScale-quartic"),
+    ("Normal", "Laplace"),
 ]
 
 
-def tsallis(p: str, q: str, alpha: float) -> float:
-    def power(log_p: Array, log_q: Array) -> Array:
-        both = np.isfinite(log_p) & np.isfinite(log_q)
-        log_p, log_q = (np.where(both, x, 0.0) for x in (log_p, log_q))
-        return np.where(both, np.exp(alpha * log_p + (1 - alpha) * log_q), 0.0)
-
-    one, two = LAWS[p], LAWS[q]
-    outside = integral(lambda a, b: np.where(np.isfinite(b), 0.0, np.exp(a)), one, two)
-    if alpha > 1 and outside > 1e-9:
-        return math.inf
-    return (integral(power, one, two) - 1) / (alpha - 1)
-
-
-def bregman(p: str, q: str, alpha: float) -> float:
-    def function(a: Array, b: Array) -> Array:
-        one, two = np.exp(a), np.exp(b)
-        first = one**alpha / (alpha * (alpha - 1)) + two**alpha / alpha
-        return first - one * two ** (alpha - 1) / (alpha - 1)
-
-    return integral(function, LAWS[p], LAWS[q])
-
-
-@pytest.mark.parametrize("name", ["tsallis-0.5", "tsallis-2.0", "bregman-1.25"])
+@pytest.mark.parametrize("alpha", [0.5, 2.0, 1.25])
 @pytest.mark.parametrize(("p", "q"), PAIRS)
-def test_tsallis_and_bregman_are_the_integral(p: str, q: str, name: str) -> None:
-    kind, alpha = name.split("-")[0], float(name.split("-")[1])
-    function, reference = {
-        "tsallis": (sf.tsallis_divergence, tsallis),
-        "bregman": (sf.bregman_divergence, bregman),
-    }[kind]
-    expected = reference(p, q, alpha)
+def test_tsallis_and_bregman_are_the_integral(p: str, q: str, alpha: float) -> None:
+    function, reference = (
+        (sf.bregman_divergence, bregman) if alpha == 1.25 else (sf.tsallis_divergence, tsallis)
+    )
+    expected = reference(LAWS[p], LAWS[q], alpha)
     for dtype, tolerance in ((DOUBLE, 1e-10), (SINGLE, 5e-7)):
-        found = function(LAWS[p].made(dtype), LAWS[q].made(dtype), alpha)
+        found = function(made(p, dtype), made(q, dtype), alpha)
         assert found.dtype == dtype
         if expected < 1e6 or math.isinf(expected):  # else the reference has lost the tails
             assert found.item() == pytest.approx(expected, rel=tolerance, abs=1e-10)
@@ -159,7 +142,7 @@ def test_on_disjoint_supports() -> None:
 
 @pytest.mark.parametrize("dim", [0, 2])
 def test_no_digits_are_lost_near_alpha_one(dim: int) -> None:
-    pairs: list[tuple[Any, Any]] = [tuple(LAWS[x].made(DOUBLE) for x in ("biweight", "parabola"))]
+    pairs: list[tuple[Any, Any]] = [(made("BetaGaussian-1.5"), made("TruncatedParabola"))]
     if dim:
         e = torch.eye(dim, dtype=DOUBLE)
         balls = sf.TruncatedParaboloid(0 * e[0], e), sf.TruncatedParaboloid(0.1 * e[0], 2 * e)
@@ -215,19 +198,6 @@ GRADIENTS: dict[str, tuple[Callable[..., Tensor], tuple[Any, ...]]] = {
     "in uniform": (
         lambda a, b, c: kl_divergence(sf.Triangular(a, b), td.Uniform(-c, 2 * c)),
         (0.2, 1.0, 2.0),
-    ),
-    "mixtures": (
-        lambda a, b, c: kl_divergence(
-            sf.Mixture(a, sf.TruncatedParabola(b, c)), sf.Mixture(-a, sf.Triangular(b, 2 * c))
-        ),
-        ([0.1, 0.4], [0.3, 1.7], [1.0, 0.5]),
-    ),
-    "kernel": (
-        lambda a, b: kl_divergence(
-            kernel_density(a, torch.tensor(POINTS, dtype=DOUBLE), rbf, None, 1.5),
-            kernel_density(b, torch.tensor(POINTS, dtype=DOUBLE), rbf, None, 1.0),
-        ),
-        ([-4.0, 1.5, 2.5, 1.0, -3.5], [1.0, -1.0, 2.0, 0.0, 1.0]),
     ),
     "ellipses": (
         lambda a, b, c, d: kl_divergence(

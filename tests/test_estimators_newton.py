@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from memory import allocated_megabytes
 from torch.distributions import Normal
 
+from benchmarks.allocation import allocated_megabytes
 from sparsefam._feature_maps import Gaussian
 from sparsefam.distributions._kernel.mesh import KernelMesh
 from sparsefam.estimators import SparseDensity

@@ -2,6 +2,7 @@
 
 import io
 import re
+import runpy
 import tarfile
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
@@ -270,3 +271,9 @@ def test_the_translator_learns(alpha: float | None) -> None:
     shares = translation.shares(model, german, english)
     torch.testing.assert_close(shares.sum(-1), torch.ones(9))
     assert (shares == 0).any() == (alpha == 2)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("double")
+def test_formulas_that_the_derivations_call_wrong_are_wrong() -> None:
+    runpy.run_path(str(ROOT / "docs" / "theory" / "slips.py"), run_name="__main__")

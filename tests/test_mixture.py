@@ -8,8 +8,8 @@ import pyro
 import pyro.distributions
 import pytest
 import torch
-from battery import SINGLE, number
-from laws import DISJOINT, DOUBLE, HALF_LINE, NORMALS, UNLIKE, logits
+from battery import DOUBLE, SINGLE, number
+from laws import DISJOINT, HALF_LINE, NORMALS, UNLIKE, logits
 from refusals import refused
 from scipy import stats
 from torch import Tensor
@@ -107,12 +107,12 @@ def test_sequences_and_batches_are_one() -> None:
 
 
 def test_support_is_the_union() -> None:
-    disjoint = DISJOINT.made(DOUBLE).support
+    disjoint = DISJOINT().support
     assert isinstance(disjoint, IntervalUnion)
     assert disjoint.intervals.tolist() == [[-1.0, 1.0], [2.5, 3.5], [4.25, 6.75]]
-    assert HALF_LINE.made(DOUBLE).support.intervals.tolist() == [[-3.0, -1.0], [0.0, INF]]
-    assert isinstance(NORMALS.made(DOUBLE).support, RealLine)
-    line = UNLIKE.made(DOUBLE).support
+    assert HALF_LINE().support.intervals.tolist() == [[-3.0, -1.0], [0.0, INF]]
+    assert isinstance(NORMALS().support, RealLine)
+    line = UNLIKE().support
     assert line.count == 1 and line.intervals[0].tolist() == [-INF, INF]
     batch = sf.Mixture(
         torch.zeros(2), sf.TruncatedParabola(torch.tensor([[0.0, 1.5], [0.0, 9.0]]), 1.0)
@@ -194,14 +194,14 @@ def test_nested_mixtures_are_mixtures() -> None:
 
 # Digits
 def test_quantiles_skip_gaps_and_end_where_the_support_does() -> None:
-    p = DISJOINT.made(DOUBLE)
+    p = DISJOINT()
     # At 0.3 exactly everything in the gap would do; the left end is the smallest.
     u = number([0.0, 0.3 - 1e-15, 0.3 + 1e-15, 0.9 + 1e-15, 1.0])
     assert_close(p.icdf(u), number([-1.0, 1.0, 2.5, 4.25, 6.75]), rtol=0, atol=1e-6)
     dense = torch.cat([0.3 + torch.linspace(-1e-6, 1e-6, 4001).double(), torch.rand(4000).double()])
     assert p.support.check(p.icdf(dense)).all()
-    assert p.support.check(DISJOINT.made(SINGLE).icdf(dense.float())).all()
-    assert NORMALS.made(DOUBLE).icdf(u)[[0, -1]].tolist() == [-INF, INF]
+    assert p.support.check(DISJOINT(SINGLE).icdf(dense.float())).all()
+    assert NORMALS().icdf(u)[[0, -1]].tolist() == [-INF, INF]
 
 
 def test_quantiles_of_the_tails_keep_their_digits() -> None:
@@ -221,7 +221,7 @@ def parabolas(logits: Tensor, loc: Tensor, scale: Tensor) -> sf.Mixture:
 
 def test_over_gaps_draws_have_no_derivative() -> None:
     vectors = sf.Mixture(torch.zeros(2), sf.MultivariateNormal(torch.zeros(2, 2), torch.eye(2)))
-    for q in (DISJOINT.made(DOUBLE), vectors):
+    for q in (DISJOINT(), vectors):
         assert not q.has_rsample
         with pytest.raises(NotImplementedError, match="rsample_components"):
             q.rsample()
@@ -353,7 +353,7 @@ def test_support_is_any_of_the_ellipsoids() -> None:
 
 # Errors
 def test_what_mixtures_do_not_have() -> None:
-    p = DISJOINT.made(DOUBLE)
+    p = DISJOINT()
     assert isinstance(p.score, LogDensity) and sf.rpm(p.score, 1.0) is p
     with pytest.raises(ValueError, match="alpha must be 1 for the logarithm of a density"):
         sf.rpm(p.score, 2.0)

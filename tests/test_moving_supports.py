@@ -1,10 +1,12 @@
 """The suite of models whose supports move: its references and its command."""
 
+import warnings
+
 import pytest
 import torch
 
 from examples.moving_supports import __main__ as suite
-from examples.moving_supports import models, references
+from examples.moving_supports import calibration, models, references
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -29,3 +31,11 @@ def test_chains_agree_with_the_references(capsys: pytest.CaptureFixture[str]) ->
     assert suite.main(["--models", *names]) == 0
     table = capsys.readouterr().out.split("NUTS against")[1]
     assert table.count("AutoSupportReparam") == len(names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", calibration.THINNED)
+@pytest.mark.usefixtures("double")
+def test_posteriors_are_calibrated(name: str) -> None:
+    with warnings.catch_warnings():
+        assert calibration.main([name]) == 0

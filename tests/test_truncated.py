@@ -14,53 +14,18 @@ from scipy import special, stats
 from torch import distributions as td
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmarks import accuracy
+from benchmarks.reference import LAWS, Law
 from sparsefam import BetaGaussian, KernelDeformedExp, Mixture, Normal, Truncated, TruncatedParabola
 from sparsefam.bases import GaussianRBF
 
 STEP = mpmath.mpf(10) ** -13
 
 
-@pytest.mark.parametrize(
-    ("kind", "low", "high"),
-    [(td.Normal, -1.0, 2.0), (td.Normal, 30.0, 31.0), (td.Laplace, 40.0, math.inf)],
-)
-def test_values_and_derivatives_against_mpmath(kind: Any, low: float, high: float) -> None:
-    """In the middle and in tails; derivatives in parameters and ends, by central differences."""
-    at = low + 0.25
-
-    def exactly(loc: Any, scale: Any, low: Any, high: Any) -> list[Any]:
-        def log_density(t: Any) -> Any:
-            x = (t - loc) / scale
-            log = -x * x / 2 - mpmath.log(2 * mpmath.pi) / 2 if kind is td.Normal else -abs(x)
-            return log - (0 if kind is td.Normal else mpmath.log(2)) - mpmath.log(scale)
-
-        def integral(g: Any) -> Any:
-            cuts = [low, *(t for t in (0, 30.06, 30.25, 41, 45, 60) if low < t < high), high]
-            return mpmath.quad(lambda t: g(t) * mpmath.exp(log_density(t) - top), cuts)
-
-        top = log_density(max(low, mpmath.mpf(0)))
-        mass, first, log = integral(lambda t: 1), integral(lambda t: t), integral(log_density)
-        square, log_mass = integral(lambda t: (t - first / mass) ** 2), mpmath.log(mass) + top
-        return [log_mass, log_density(at) - log_mass, square / mass, log_mass - log / mass]
-
-    with mpmath.workdps(30):
-        numbers, rows = [mpmath.mpf(x) for x in (0, 1, low, high)], []
-        due = number([float(x) for x in exactly(*numbers)])
-        for i in range(3 if math.isinf(high) else 4):
-            sides = [
-                exactly(*numbers[:i], numbers[i] + h, *numbers[i + 1 :]) for h in (STEP, -STEP)
-            ]
-            rows.append([float((a - b) / (2 * STEP)) for a, b in zip(*sides, strict=True)])
-    for dtype, close, slopes_close in ((torch.float32, 2e-6, 2e-5), (DOUBLE, 1e-11, 1e-9)):
-        leaves = [torch.tensor(x, dtype=dtype, requires_grad=True) for x in (0.0, 1.0, low, high)]
-        p = Truncated(kind(*leaves[:2]), *leaves[2:])
-        found = p.log_mass, p.log_prob(torch.tensor(at, dtype=dtype)), p.variance, p.entropy()
-        assert {x.dtype for x in found} == {dtype}
-        torch.testing.assert_close(torch.stack(found).double(), due, rtol=close, atol=close)
-        for value, slopes in zip(found, number(rows).mT, strict=True):
-            moved = torch.autograd.grad(value, leaves[: len(slopes)], retain_graph=True)
-            error = torch.stack(moved).double() - slopes
-            assert error.norm() < slopes_close * slopes.norm()
+@pytest.mark.parametrize("law", [LAWS[0], LAWS[3], LAWS[7]], ids=lambda x: f"{x.name}{x.interval}")
+def test_values_and_derivatives_against_mpmath(law: Law) -> None:
+    """In the middle and in tails, in both types; derivatives in parameters and ends."""
+    assert accuracy.truncated_table([law]).failures == []
 
 
 @pytest.mark.parametrize(("low", "high"), [(-1.0, 2.0), (8.0, 9.0), (-0.002, 0.001)])

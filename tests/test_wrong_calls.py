@@ -38,7 +38,7 @@ PSI = bases.GaussianRBF([0.0, 1.0], 0.5)
 # By argument: the call, and what is wrong.
 CALLS: dict[str, tuple[str, Callable[[Any, Any], object], list[Any]]] = {
     **{
-        f"{name} {which}": (which, call, [*NO_NUMBERS, HUGE * 1j])
+        f"{name} {which}": (which, call, [*NO_NUMBERS, HUGE * 1j, *([9.5] * (which == "a"))])
         for name in ("interval_prob", "log_interval_prob")
         for which, call in (
             ("a", lambda p, x, name=name: getattr(p, name)(x, 9.0)),
@@ -49,10 +49,15 @@ CALLS: dict[str, tuple[str, Callable[[Any, Any], object], list[Any]]] = {
         f"{name} value": ("value", lambda p, x, name=name: getattr(p, name)(x), [*NO_NUMBERS, 0.5])
         for name in ("log_prob", "cdf", "survival", "log_cdf", "log_survival", "icdf")
     },
+    "icdf level": ("value", lambda p, x: p.icdf(torch.full((3,), x)), [-0.01, 1.01]),
     "moment n": ("n", lambda p, x: p.moment(x), [*NO_SIZES, 171]),
     "moment central n": ("n", lambda p, x: p.moment(x, central=True), [*NO_SIZES, 171]),
     "moment central": ("central", lambda p, x: p.moment(2, central=x), ["a", 2, torch.ones(2)]),
-    "highest_density": ("mass", lambda p, x: p.highest_density(x), [*NO_NUMBERS, 0.0, HUGE]),
+    "highest_density": (
+        "mass",
+        lambda p, x: p.highest_density(x),
+        [*NO_NUMBERS, 0.0, 1.0, HUGE],
+    ),
     "quadrature": ("order", lambda p, x: p.quadrature(x), [*NO_SIZES, 10**9]),
     "expect order": ("order", lambda p, x: p.expect(torch.cos, order=x), [*NO_SIZES, 10**9]),
     "expect basis order": ("order", lambda p, x: p.expect(PSI, order=x), NO_SIZES),
