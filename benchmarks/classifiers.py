@@ -12,7 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sparsefam.attention import ContinuousAttention, LocalScore, Readout, RidgeRegression
+from sparsefam.attention import (
+    ContinuousAttention,
+    Dimensions,
+    LocalScore,
+    Observed,
+    Readout,
+    RidgeRegression,
+)
 from sparsefam.bases import Basis, GaussianRBF
 
 CHANNELS, PARTS, DROPOUT = 32, 4, 0.2
@@ -94,6 +101,21 @@ class Continuous(nn.Module):
 def local_and_places(reach: float) -> Any:
     """Return a score half of whose heads are around the query, and half at places."""
     return [(LocalScore(reach=reach), HEADS - PLACES), ("quadratic", PLACES)]
+
+
+class DeformableScore(LocalScore):
+    """Local heads whose offsets and widths depend on the query, too."""
+
+    def prepare(self, dimensions: Dimensions) -> None:
+        super().prepare(dimensions)
+        self.weight = nn.Parameter(torch.zeros(len(self.bias), dimensions.embed_dim))
+
+    def forward(self, query: Tensor, key: Tensor | None = None) -> Tensor:
+        return super().forward(query) + functional.linear(query, self.weight)
+
+    def _mode(self, observed: Observed) -> Any:
+        # Not those of one query, moved.
+        return super()._mode(observed)._replace(shifts=None)
 
 
 def gaussians(size: int) -> GaussianRBF:

@@ -16,7 +16,7 @@ from torch import nn
 from torch._inductor.utils import fresh_cache
 
 from sparsefam._numerics.threads import one_thread
-from sparsefam.attention import ContinuousAttention, LearnedAlpha, LocalScore, RidgeRegression
+from sparsefam.attention import ContinuousAttention, LearnedAlpha, RidgeRegression
 from sparsefam.bases import GaussianRBF
 
 from .harness import Table, parser, run
@@ -33,11 +33,6 @@ CASES: dict[str, tuple[int, int, dict[str, Any]]] = {
     "local, 8 heads, L = 128": (128, 32, {"score": "local", "num_heads": 8}),
     "local, 8 heads, L = 256": (256, 64, {"score": "local", "num_heads": 8}),
     "local, 8 heads, L = 512": (512, 64, {"score": "local", "num_heads": 8}),
-    "local, deformable, 8 heads, L = 256": (
-        256,
-        64,
-        {"score": LocalScore(deformable=True), "num_heads": 8},
-    ),
     "4 local and 4 quadratic heads, L = 256": (
         256,
         64,
@@ -55,7 +50,7 @@ CASES: dict[str, tuple[int, int, dict[str, Any]]] = {
 COMPILED = (
     *("quadratic, L = 128", "quadratic, L = 256", "quadratic, L = 512"),
     *("quadratic, learned α, L = 256", "mixture of 8, L = 256", "moments, L = 256"),
-    *("local, 8 heads, L = 256", "local, deformable, 8 heads, L = 256"),
+    *("local, 8 heads, L = 256"),
 )
 
 

@@ -33,6 +33,7 @@ from .classifiers import (
     PLACES,
     REACHES,
     Continuous,
+    DeformableScore,
     Discrete,
     DiscreteTwin,
     Encoder,
@@ -65,7 +66,7 @@ def encoder(mixer: Callable[[int], nn.Module]) -> Make:
 
 
 def deformable(size: int) -> nn.Module:
-    return Continuous(LocalScore(reach=REACHES[size], deformable=True))
+    return Continuous(DeformableScore(reach=REACHES[size]))
 
 
 NONE, MHA, LOCAL, BOTH = "no attention", "MHA", "local", "local + places"

@@ -4,9 +4,9 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from . import _expectations as _expectations  # registers the closed forms
+from . import _expectations as _expectations  # fills the table of rules
 from . import attention, bases, inference, losses, plotting, scores, supports
-from ._dispatch import find_expect, register_expect
+from ._choice import explain, register_expect
 from ._prediction_map import rpm
 from .distributions import (
     BetaGaussian,
@@ -74,7 +74,7 @@ __all__ = [
     "attention",
     "bases",
     "bregman_divergence",
-    "find_expect",
+    "explain",
     "inference",
     "losses",
     "plotting",

@@ -11,12 +11,20 @@ from torch import Tensor, nn
 
 import sparsefam as sf
 from benchmarks.allocation import allocated_megabytes
-from sparsefam.attention import _context
-from sparsefam.attention._context import contexts
+from sparsefam import _choice
+from sparsefam._choice import Mode
+from sparsefam._expectations import waves
 from sparsefam.bases import Basis, Fourier, GaussianRBF
-from sparsefam.distributions._line import gaussians as line_gaussians
 
 HEADS, CHANNELS = 2, 3
+
+
+def contexts(
+    p: Any, psi: Basis, coefficients: Tensor, centers: tuple[float, float] | None = None
+) -> Tensor:
+    """Contexts (B, Lq, heads, E), with coefficients (B, N, heads, E)."""
+    by_head = coefficients.transpose(1, 2)
+    return _choice.contexts(p, psi, by_head, Mode(centers=centers)).transpose(1, 2)
 
 
 def line(kind: type[sf.SparseDistribution], *more: float) -> Callable[..., sf.SparseDistribution]:
@@ -75,7 +83,7 @@ def test_blocks_make_the_same(
         basis = Fourier(torch.nn.Parameter(basis.frequencies.detach().double()))
     leaves = [*inputs, *basis.parameters()]
     found = []
-    monkeypatch.setattr(_context, "_PAIRS", 3 * HEADS * len(basis))
+    monkeypatch.setattr(_choice, "_PAIRS", 3 * HEADS * len(basis))
     for function in (contexts, at_once):
         value = function(build(*inputs[:3]), basis, inputs[3])
         upstream = torch.sin(torch.arange(value.numel(), dtype=DOUBLE)).reshape(value.shape)
@@ -92,7 +100,7 @@ def test_second_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
     loc, width, _, coefficients = draws(1, 9, len(basis))
     inputs = [x.requires_grad_() for x in (loc, width, coefficients)]
     found = []
-    monkeypatch.setattr(_context, "_PAIRS", 2 * HEADS * len(basis))
+    monkeypatch.setattr(_choice, "_PAIRS", 2 * HEADS * len(basis))
     for function in (contexts, at_once):
         density = sf.TruncatedParabola(loc[..., 0], 0.3 + width[..., 0].square())
         value = function(density, basis, coefficients).square().sum()
@@ -103,7 +111,7 @@ def test_second_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_compiled_as_in_eager(monkeypatch: pytest.MonkeyPatch, unchecked: None) -> None:
-    monkeypatch.setattr(_context, "_PAIRS", 50)
+    monkeypatch.setattr(_choice, "_PAIRS", 50)
     loc, width, _, coefficients = (x.float() for x in draws(2, 11, len(RBF)))
     leaves = [x.requires_grad_() for x in (loc, width, coefficients)]
 
@@ -120,7 +128,7 @@ def test_centers_that_are_not_the_modules_own(
     queries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By expectations of single functions, which are in blocks, and by waves."""
-    monkeypatch.setattr(_context, "_PAIRS", 200)
+    monkeypatch.setattr(_choice, "_PAIRS", 200)
     basis, other = GaussianRBF.grid(8, 0.1), GaussianRBF.grid(8, 0.1, low=0.2)
     layer = sf.attention.ContinuousAttention(
         8, 2, sf.attention.RidgeRegression(basis), 1.5, batch_first=True
@@ -180,13 +188,13 @@ def test_which_contexts_are_waves(
     by_waves: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made, expect_waves = [], line_gaussians.expect_waves
+    made, expect_waves = [], waves.expect_waves
 
     def spied(*inputs: Any) -> Tensor:
         made.append(expect_waves(*inputs))
         return made[-1]
 
-    monkeypatch.setattr(line_gaussians, "expect_waves", spied)
+    monkeypatch.setattr(waves, "expect_waves", spied)
     *inputs, coefficients = (x.float() for x in draws(1, 9, len(basis)))
     p = density(*inputs)
     found = contexts(p, basis, coefficients)

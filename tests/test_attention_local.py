@@ -1,7 +1,6 @@
 """Heads around the position of their query, heads of several scores, and readouts."""
 
 import copy
-import itertools
 import math
 from functools import partial
 from typing import Any
@@ -30,8 +29,6 @@ from sparsefam.bases import GaussianRBF, Polynomial
 
 BOX = ((-1.0, 3.0), (0.0, 0.5))
 HEADS, REACH = 2, 0.1
-STRENGTHS = {"static": False, "deformable": True}
-every_kind = pytest.mark.parametrize("deformable", STRENGTHS.values(), ids=STRENGTHS)
 
 
 def randomise(layer: ContinuousAttention) -> ContinuousAttention:
@@ -42,13 +39,12 @@ def randomise(layer: ContinuousAttention) -> ContinuousAttention:
 
 
 # Densities
-@every_kind
 @pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0, "learned"])
 @pytest.mark.parametrize("ndim", [1, 2])
-def test_densities_are_around_the_queries(ndim: int, alpha: Any, deformable: bool) -> None:
+def test_densities_are_around_the_queries(ndim: int, alpha: Any) -> None:
     domain = BOX if ndim == 2 else BOX[0]
     alpha = LearnedAlpha(2, [1.3, 1.8], dtype=DOUBLE) if alpha == "learned" else alpha
-    score = LocalScore(REACH, deformable)
+    score = LocalScore(REACH)
     layer = randomise(make_layer(score, alpha=alpha, ndim=ndim, domain=domain))
     query, key, value, t = data(ndim=ndim)
     low, high = torch.tensor([domain] if ndim == 1 else domain, dtype=DOUBLE).T
@@ -88,14 +84,13 @@ def test_temperature_divides_the_score(alpha: float, ndim: int) -> None:
 
 
 def test_heads_start_as_a_ladder() -> None:
-    for deformable in (False, True):
-        score, regression = LocalScore(0.2, deformable), RidgeRegression(domain=(-2.0, 6.0))
-        layer = ContinuousAttention(16, 8, regression, score=score, batch_first=True)
-        x, t = torch.randn(3, 5, 16), -2 + 8 * torch.rand(3, 5)
-        density = layer(x, x, x, t)[1]
-        ladder = 8 * 0.2 * (torch.arange(8) - 3.5) / 4
-        torch.testing.assert_close(density.mean, t[:, None] + ladder[:, None])
-        torch.testing.assert_close(density.stddev, torch.full((3, 8, 5), 8 * 0.2 / 8))
+    score, regression = LocalScore(0.2), RidgeRegression(domain=(-2.0, 6.0))
+    layer = ContinuousAttention(16, 8, regression, score=score, batch_first=True)
+    x, t = torch.randn(3, 5, 16), -2 + 8 * torch.rand(3, 5)
+    density = layer(x, x, x, t)[1]
+    ladder = 8 * 0.2 * (torch.arange(8) - 3.5) / 4
+    torch.testing.assert_close(density.mean, t[:, None] + ladder[:, None])
+    torch.testing.assert_close(density.stddev, torch.full((3, 8, 5), 8 * 0.2 / 8))
     square = RidgeRegression(domain=[(0.0, 1.0)] * 2)
     plane = ContinuousAttention(16, 8, square, score="local", batch_first=True)
     x, t = torch.randn(3, 5, 16), torch.rand(3, 5, 2)
@@ -105,7 +100,6 @@ def test_heads_start_as_a_ladder() -> None:
 
 # Contexts, from the waves of a function that shifts turn
 FINE = GaussianRBF.grid(64, 0.02)
-RIDGES = {"static": LocalScore, "deformable": partial(LocalScore, deformable=True)}
 ALPHAS = [1.0, 4 / 3, 1.5, 2.0, 3.7, "one learned", "learned"]
 
 
@@ -134,15 +128,13 @@ def by_pairs(layer: Any, density: Any, t: Tensor, values: Tensor) -> Tensor:
 def test_contexts_and_slopes_are_exact(alpha: Any, dtype: torch.dtype) -> None:
     """From the narrowest to the widest densities, at the ends of the domain and between."""
     values, slopes = (1e-11, 1e-10) if dtype == DOUBLE else (2e-6, 2e-5)
-    for reach, kind in itertools.product((0.01, 0.06, 0.5), RIDGES.values()):
+    for reach in (0.01, 0.06, 0.5):
         torch.manual_seed(7)
-        layer, twin = made(kind(reach), alpha, dtype), made(kind(reach), alpha, DOUBLE)
+        layer, twin = made(LocalScore(reach), alpha, dtype), made(LocalScore(reach), alpha, DOUBLE)
         with torch.no_grad():
             channels = layer.score_proj.bias.unflatten(0, (4, 2))
             channels[:, 1] = torch.tensor([-20.0, -1.0, 1.0, 20.0])
             channels[:, 0] = torch.tensor([-20.0, 0.3, -0.7, 20.0])
-            if layer.score_proj.weight is not None:
-                layer.score_proj.weight.normal_(std=0.3)
         twin.load_state_dict(layer.state_dict())
         t = torch.cat([torch.tensor([[0.0, 1.0]] * 3), torch.rand(3, 28)], 1).to(dtype)
         x = torch.randn(3, 30, 8, dtype=dtype)
@@ -157,7 +149,7 @@ def test_contexts_and_slopes_are_exact(alpha: Any, dtype: torch.dtype) -> None:
             twin.v_proj(leaves[0]),
         )
         due = twin.out_proj(heads.transpose(1, 2).flatten(2))
-        assert apart(found, due) < values, (alpha, reach, kind)
+        assert apart(found, due) < values, (alpha, reach)
         weights = [[*x.score_proj.parameters(), *y] for x, y in ((layer, given), (twin, leaves))]
         pull = torch.randn(3, 30, 8)
         slope, exact = (
@@ -166,7 +158,7 @@ def test_contexts_and_slopes_are_exact(alpha: Any, dtype: torch.dtype) -> None:
         )
         for one, other in zip(slope, exact, strict=True):
             # Of the tanh of 20, slopes vanish.
-            assert (one - other).norm() < slopes * other.norm() + 1e-12, (alpha, reach, kind)
+            assert (one - other).norm() < slopes * other.norm() + 1e-12, (alpha, reach)
 
 
 def test_a_shared_grid_and_second_derivatives() -> None:
@@ -218,7 +210,7 @@ def test_a_layer_on_a_grid_is_a_convolution() -> None:
 
 # Where queries are
 def test_queries_that_are_not_the_values_say_where_they_are() -> None:
-    layer = randomise(made(LocalScore(deformable=True), 1.5, DOUBLE))
+    layer = randomise(made(LocalScore(), 1.5, DOUBLE))
     x, t = torch.randn(2, 9, 8, dtype=DOUBLE), torch.rand(2, 9, dtype=DOUBLE)
     expected, density = layer(x, x, x, t)
     for call in (
@@ -250,11 +242,10 @@ def test_queries_that_are_not_the_values_say_where_they_are() -> None:
     torch.testing.assert_close(spread, layer(x, x, x, cells.double())[1].mean)
 
 
-@every_kind
-def test_padding_does_not_count(deformable: bool) -> None:
+def test_padding_does_not_count() -> None:
     layer = randomise(
         made(
-            LocalScore(deformable=deformable),
+            LocalScore(),
             2.0,
             SINGLE,
             domain=(5.0, 6.0),
@@ -277,12 +268,10 @@ def test_torch_encoders_call_the_layer() -> None:
     assert encoder(x).shape == x.shape and encoder.eval()(x).isfinite().all()
 
 
-@pytest.mark.parametrize(
-    ("kind", "alpha"), [("static", 2.0), ("deformable", 1.0), ("split", "learned")]
-)
+@pytest.mark.parametrize(("kind", "alpha"), [("local", 2.0), ("split", "learned")])
 def test_compiled_and_mapped_layers_are_the_same(kind: str, alpha: Any, unchecked: None) -> None:
     """A graph without the values of positions has the same waves."""
-    score: Any = LocalScore(deformable=kind == "deformable")
+    score: Any = LocalScore()
     if kind == "split":
         score = [(score, 1), ("quadratic", 3)]
     layer = made(score, alpha, DOUBLE, validate_args=False)
@@ -320,7 +309,7 @@ def test_each_score_has_its_heads() -> None:
     alpha = LearnedAlpha(4, [1.2, 1.5, 1.7, 1.9], dtype=DOUBLE)
     x, t = torch.randn(2, 9, 8, dtype=DOUBLE), torch.rand(2, 9, dtype=DOUBLE)
     for index in (1.0, 2.0, alpha):
-        score = SplitScore([(LocalScore(), 1), (QuadraticScore(), 2), (LocalScore(0.2, True), 1)])
+        score = SplitScore([(LocalScore(), 1), (QuadraticScore(), 2), (LocalScore(0.2), 1)])
         layer = randomise(made(score, index, DOUBLE))
         context, density = layer(x, x, x, t)
         first = 0

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import sparsefam as sf
 from sparsefam import BetaLaplace, LocationScale, SparseDistribution
-from sparsefam._dispatch import _RULES, find_expect, register_expect
+from sparsefam._choice import TABLE, nearest, register_expect
 from sparsefam._numerics.gaussian_interval import negligible_distance
 from sparsefam.bases import Basis, Fourier, GaussianRBF, Indicator, Polynomial
 
@@ -115,10 +115,10 @@ def test_callables_keep_their_own_shape(case: Case) -> None:
 # The registry
 @pytest.fixture(autouse=True)
 def restore_rules():
-    before = dict(_RULES)
+    before = dict(TABLE)
     yield
-    _RULES.clear()
-    _RULES.update(before)
+    TABLE.clear()
+    TABLE.update(before)
 
 
 class Constant(Basis):
@@ -152,6 +152,10 @@ def test_the_nearest_rule_wins_distribution_first() -> None:
         for b in (Basis, Polynomial, Special):
             if (p, b) != (sf.TruncatedParabola, Special):
                 named[p, b] = register_expect(p, b)(lambda *_, key=(p, b): key)
-    assert find_expect(sf.TruncatedParabola, Special) is named[sf.TruncatedParabola, Polynomial]
-    assert find_expect(sf.BetaGaussian, Special) is named[sf.BetaGaussian, Special]
-    assert find_expect(sf.SparseCategorical, Indicator) is named[sf.SparseDistribution, Basis]
+    for p, b, expected in (
+        (sf.TruncatedParabola, Special, (sf.TruncatedParabola, Polynomial)),
+        (sf.BetaGaussian, Special, (sf.BetaGaussian, Special)),
+        (sf.SparseCategorical, Indicator, (sf.SparseDistribution, Basis)),
+    ):
+        (rule,) = nearest(p, b)
+        assert rule.function is named[expected]

@@ -22,7 +22,7 @@ from torch import Size, Tensor, ones, tensor, where
 from torch.distributions import constraints
 
 from sparsefam import SparseDistribution
-from sparsefam import _dispatch as dispatch
+from sparsefam._choice import TABLE
 
 PAGE = ROOT / "docs" / "learn" / "extending.md"
 
@@ -52,7 +52,7 @@ CHECKS: list[tuple[Callable[..., None], str, dict[str, Any]]] = [
 @pytest.fixture(scope="module")
 def cases() -> Iterator[dict[str, Case]]:
     """The page's family; what it registers is taken back afterwards."""
-    rules, bad = dict(dispatch._RULES), dict(BAD_VALUES)
+    rules, bad = dict(TABLE), dict(BAD_VALUES)
     page = ModuleType("extending")
     sys.modules[page.__name__] = page  # pickles look for the class there
     for code in blocks(PAGE.read_text()):
@@ -60,7 +60,7 @@ def cases() -> Iterator[dict[str, Case]]:
     family = page.family
     yield {name: Case(family, getattr(family, name), name) for name in ("scalar", "batch")}
     del sys.modules[page.__name__]
-    for mine, kept in ((dispatch._RULES, rules), (BAD_VALUES, bad)):
+    for mine, kept in ((TABLE, rules), (BAD_VALUES, bad)):
         mine.clear()
         mine.update(kept)
 

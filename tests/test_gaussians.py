@@ -14,10 +14,11 @@ from torch import Tensor, nn
 import sparsefam as sf
 from benchmarks import accuracy
 from benchmarks.reference import ANY_ALPHA, CLOSED, Family
+from sparsefam._choice import Mode, means
+from sparsefam._expectations import rules, waves
 from sparsefam._numerics import fourier, gaussian_contour, shared_contour
-from sparsefam._numerics.gaussian_ball import gaussians_under_ball
+from sparsefam._numerics.gaussian_contour import gaussians_by_pairs
 from sparsefam.bases import GaussianRBF
-from sparsefam.distributions._line import gaussians as line_gaussians
 
 
 # Values and derivatives in both types, by some settings of `make accuracy`
@@ -25,6 +26,22 @@ from sparsefam.distributions._line import gaussians as line_gaussians
 def no_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare with limits alone: errors are recorded of other settings."""
     monkeypatch.setattr(accuracy, "RECORD", Path("none"))
+
+
+def by_contours(*arguments: Any) -> Tensor:
+    return gaussians_by_pairs(arguments[:4], arguments[4])
+
+
+def by_one_contour(*arguments: Any) -> Tensor:
+    """By the contour of a row in float32, by one for each pair in float64."""
+    inputs, exponent = arguments[:4], arguments[4]
+    is_single = inputs[0].dtype == SINGLE
+    function = shared_contour.gaussians_by_shared_contour if is_single else gaussians_by_pairs
+    return function(inputs, exponent)
+
+
+def by_pairs(p: sf.SparseDistribution, psi: GaussianRBF) -> Tensor:
+    return means(p, psi, Mode(by_pairs=True))
 
 
 @pytest.mark.parametrize("family", [*CLOSED, *ANY_ALPHA], ids=lambda family: family.name)
@@ -55,7 +72,7 @@ def test_the_widest_input_says_what_is_computed(double: int) -> None:
     inputs = [0.3 * torch.randn(2, 2), tril, 0.5 * torch.randn(3, 2), 0.25 + torch.rand(3), m]
     inputs = [(x.double() if i == double else x).requires_grad_() for i, x in enumerate(inputs)]
     exact_inputs = [x.detach().double().requires_grad_() for x in inputs]
-    value, exact_value = (gaussians_under_ball(*x) for x in (inputs, exact_inputs))
+    value, exact_value = (by_contours(*x) for x in (inputs, exact_inputs))
     assert torch.equal(value, exact_value)
     slopes = torch.autograd.grad(value.square().sum(), inputs)
     exact = torch.autograd.grad(exact_value.square().sum(), exact_inputs)
@@ -85,11 +102,11 @@ def test_a_few_steps_find_the_saddle_of_hard_pairs(
     m: float, dtype: torch.dtype, limit: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inputs = hard_pairs(dtype)
-    found = gaussians_under_ball(*inputs, m)
+    found = by_contours(*inputs, m)
     peak = sf.MultivariateBetaGaussian(*inputs[:2], 1 + 1 / m).log_prob(inputs[0]).exp()
     assert ((found >= 0) & (found <= peak)).all()
     monkeypatch.setattr("sparsefam._numerics.gaussian_contour._steps_for", lambda dim: 40)
-    exact = gaussians_under_ball(*inputs, m)
+    exact = by_contours(*inputs, m)
     # Float32 rounds exponents near -50, by an amount that depends on the processor.
     least = 1e-24 if dtype == SINGLE else 1e-30
     torch.testing.assert_close(found, exact, rtol=limit, atol=least * peak.item())
@@ -119,7 +136,7 @@ def found(inputs: tuple[Tensor, ...], exponent: float, dtype: torch.dtype) -> tu
     """Values and gradients; in float64 by contours of pairs."""
     loc, tril = (x.to(dtype).requires_grad_() for x in inputs[:2])
     spread = torch.tensor(0.5, dtype=dtype).expand(len(inputs[2]))
-    values = gaussians_under_ball(loc, tril, inputs[2].to(dtype), spread, exponent)
+    values = by_one_contour(loc, tril, inputs[2].to(dtype), spread, exponent)
     slopes = torch.autograd.grad(values, (loc, tril), inputs[3].to(dtype))
     return values.detach().double(), *(x.double() for x in slopes)
 
@@ -183,7 +200,7 @@ def test_every_mode_has_the_same_numbers() -> None:
     spread = torch.tensor(0.5).expand(len(centers))
 
     def values(loc: Tensor, tril: Tensor) -> Tensor:
-        return gaussians_under_ball(loc, tril, centers, spread, 1.0)
+        return by_one_contour(loc, tril, centers, spread, 1.0)
 
     def slopes(loc: Tensor, tril: Tensor, above: Tensor) -> tuple[Tensor, ...]:
         leaves = loc.detach().requires_grad_(), tril.detach().requires_grad_()
@@ -199,7 +216,7 @@ def test_every_mode_has_the_same_numbers() -> None:
         for x, y in zip(some, expected, strict=True):
             torch.testing.assert_close(x.double(), y, rtol=0, atol=1e-6 * y.abs().max().item())
     there = [torch.empty_like(x, device="meta") for x in (loc, tril, centers, spread)]
-    moved = gaussians_under_ball(there[0].requires_grad_(), *there[1:], 1.0)
+    moved = by_one_contour(there[0].requires_grad_(), *there[1:], 1.0)
     moved.sum().backward()
     assert moved.shape == value.shape and there[0].grad.shape == loc.shape
 
@@ -207,10 +224,10 @@ def test_every_mode_has_the_same_numbers() -> None:
 def test_widths_that_are_unlike_take_contours_of_pairs() -> None:
     loc, tril, centers, _ = scene(4, 2, 0.1, 8.0)
     spread = torch.linspace(0.4, 0.6, len(centers))
-    truth = gaussians_under_ball(*(x.double() for x in (loc, tril, centers, spread)), 1.0)
+    truth = by_one_contour(*(x.double() for x in (loc, tril, centers, spread)), 1.0)
     for function in (
-        gaussians_under_ball,
-        torch.vmap(gaussians_under_ball, (0, 0, None, None, None)),
+        by_one_contour,
+        torch.vmap(by_one_contour, (0, 0, None, None, None)),
     ):
         value = function(loc, tril, centers, spread, 1.0)
         assert relative(value.double(), truth) < 2e-6
@@ -222,7 +239,7 @@ def test_second_derivatives_are_those_of_pairs() -> None:
     def curvature(dtype: torch.dtype) -> Tensor:
         loc = inputs[0].to(dtype).requires_grad_()
         spread = torch.tensor(0.5, dtype=dtype).expand(len(inputs[2]))
-        values = gaussians_under_ball(loc, inputs[1].to(dtype), inputs[2].to(dtype), spread, 1.0)
+        values = by_one_contour(loc, inputs[1].to(dtype), inputs[2].to(dtype), spread, 1.0)
         slope = torch.autograd.grad(values, loc, inputs[3].to(dtype), create_graph=True)[0]
         return torch.autograd.grad(slope.square().sum(), loc)[0]
 
@@ -233,7 +250,7 @@ def test_gradients_of_many_outputs_at_once() -> None:
     loc, tril, centers, _ = scene(3, 2, 1.0, 8.0)
     loc.requires_grad_()
     spread = torch.tensor(0.5).expand(len(centers))
-    total = gaussians_under_ball(loc, tril, centers, spread, 1.0).sum(-1)
+    total = by_one_contour(loc, tril, centers, spread, 1.0).sum(-1)
     (batched,) = torch.autograd.grad(
         total, loc, torch.eye(3), is_grads_batched=True, retain_graph=True
     )
@@ -263,15 +280,15 @@ BASIS = GaussianRBF.grid(32, 0.05)
 def rows(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """Take waves for any number of densities, and list which of these did not fit them."""
     made: list[Tensor] = []
-    times = line_gaussians._Rows.times
+    times = waves._Rows.times
 
     def spied(self: Any, *inputs: Any) -> Tensor:
         made.append(~self.fits)
         return times(self, *inputs)
 
-    monkeypatch.setattr(line_gaussians, "_LEAST_PAIRS", 0)
-    monkeypatch.setattr(line_gaussians, "_CELLS_PER_DENSITY", 1000)
-    monkeypatch.setattr(line_gaussians._Rows, "times", spied)
+    monkeypatch.setattr(rules, "_LEAST_PAIRS", 0)
+    monkeypatch.setattr(rules, "_CELLS_PER_DENSITY", 1000)
+    monkeypatch.setattr(waves._Rows, "times", spied)
     return made
 
 
@@ -292,7 +309,7 @@ def test_expectations_against_pairs_in_float64(
             p, psi = FAMILIES[name](*leaves), of_dtype(BASIS, kind)
             if kind == DOUBLE:
                 psi = of_dtype(of_dtype(BASIS, dtype), DOUBLE)
-            value = p.expect(psi) if not found else line_gaussians._by_pairs(p, psi)
+            value = p.expect(psi) if not found else by_pairs(p, psi)
             upstream = torch.sin(torch.arange(value.numel())).reshape(value.shape).to(kind)
             found.append([value, *torch.autograd.grad(value, leaves, upstream)])
         for i, (ours, due) in enumerate(zip(*found, strict=True)):
@@ -311,7 +328,7 @@ def test_first_and_second_derivatives(kind: str, rows: list[Tensor]) -> None:
         "four": torch.tensor([[1.3], [1.8], [2.5], [1.05]]),
     }
     found = []
-    for way in (sf.BetaGaussian.expect, line_gaussians._by_pairs):
+    for way in (sf.BetaGaussian.expect, by_pairs):
         centers, widths = (nn.Parameter(x.double()) for x in (BASIS.centers, BASIS.widths))
         leaves = [x.clone().requires_grad_() for x in (loc, 0.05 + 0.5 * scale)]
         alpha: Any = 1.5

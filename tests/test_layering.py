@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[1]
 # here first.
 LAYERS = (
     {"_numerics"},
-    {"_dispatch"},
     {"supports", "_feature_maps", "scores", "bases"},
+    {"_choice"},
     {"plotting"},
     {"distributions"},
     {"_prediction_map"},

@@ -18,12 +18,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-import scipy  # loads its parts lazily, which keeps the import of this package short
 import torch
-from numpy.polynomial import chebyshev
 from torch import Tensor
 
 from .deformed import Power, functions
+from .interpolation import coefficients, matrix
 from .modes import values_are_readable
 from .quadrature import MAKERS, Numbers, gauss_legendre, smooth_unit_rule, table
 
@@ -63,15 +62,8 @@ def _chebyshev(order: int) -> Numbers:
 
     They are those of the polynomial and of three derivatives.
     """
-    nodes, _ = scipy.special.roots_legendre(order)
-    derivative = np.zeros((order, order))
-    for k in range(1, order):
-        slope = chebyshev.chebder(np.eye(order)[k])
-        derivative[: len(slope), k] = slope
-    found = [np.linalg.inv(chebyshev.chebvander(nodes, order - 1))]
-    for _ in range(3):
-        found.append(derivative @ found[-1])
-    return np.stack(found)
+    nodes, _ = MAKERS["gauss"](order)
+    return np.stack([coefficients(nodes, k) for k in range(4)])
 
 
 def _checks(order: int) -> Numbers:
@@ -81,7 +73,7 @@ def _checks(order: int) -> Numbers:
     """
     count = 1 + max(2 * min(order, 8), math.ceil(1.5 * order))
     points = -np.cos(np.pi * np.arange(count) / (count - 1))
-    return np.column_stack([points, chebyshev.chebvander(points, order - 1) @ _chebyshev(order)[0]])
+    return np.column_stack([points, matrix(MAKERS["gauss"](order)[0], points)])
 
 
 MAKERS.update(chebyshev=_chebyshev, checks=_checks)

@@ -3,10 +3,10 @@ r"""Dirichlet energies: the matrices of $\int \nabla V \cdot \nabla V$ for linea
 import math
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from .interpolation import matrix
 from .quadrature import MAKERS, Numbers, gauss_legendre, table
 
 __all__ = ["PanelRule", "energy_scale", "gaussian_energy", "quadrature_energy"]
@@ -50,11 +50,8 @@ def gaussian_energy(centers: Tensor, covariance: Tensor, scale: Tensor) -> Tenso
 
 def _slopes(order: int) -> Numbers:
     """Return the matrix from values at Gauss nodes to those of the polynomial's derivative."""
-    nodes = np.polynomial.legendre.leggauss(order)[0]
-    powers = np.vander(nodes, increasing=True)
-    derivative = np.zeros_like(powers)
-    derivative[:, 1:] = powers[:, :-1] * np.arange(1, order)
-    return derivative @ np.linalg.inv(powers)
+    nodes = MAKERS["gauss"](order)[0]
+    return matrix(nodes, nodes, derivative=1)
 
 
 MAKERS["slopes"] = _slopes

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from .interpolation import matrix
 from .modes import (
     branches_allowed,
     compiled,
@@ -176,9 +177,8 @@ def _to_powers(size: int) -> Numbers:
 def _to_units(each: int, size: int) -> Numbers:
     """Return the matrix from values at the nodes of a wide cell to coefficients on its cells."""
     fine = np.arange(each * _LENGTH)[:, None] + (_chebyshev(size) + 1) / 2
-    bases = [2 * fine / (each * _LENGTH) - 1, _chebyshev(_NODES)]
-    values, nodes = (np.polynomial.chebyshev.chebvander(x, _NODES - 1) for x in bases)
-    return np.tensordot(_to_powers(size), values @ np.linalg.inv(nodes), (1, 1))
+    at = 2 * fine / (each * _LENGTH) - 1
+    return np.tensordot(_to_powers(size), matrix(_chebyshev(_NODES), at), (1, 1))
 
 
 def _kernel(top: int) -> Numbers:

@@ -47,7 +47,27 @@ Four = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def gaussians_by_pairs(inputs: Four, exponent: Tensor | float | None) -> Tensor:
-    """Compute `gaussian_ball.gaussians_under_ball`, of whose arguments the first four are one."""
+    r"""Compute $E_p[N(t; c_j, C_j)]$ for $p \propto (1 - |u|^2)_+^m$, $u = L^{-1}(t - loc)$.
+
+    It is differentiable twice in all arguments. The norm-wise error is about 1e-6 in float32 and
+    1e-13 in float64 for every ratio of the support to the Gaussians, in any dimension. Under thin
+    supports it is that of the rounded parameters: 1e-12 and 3e-11 in float64 if the longest
+    half-axis is 1e4 and 1e6 times the shortest.
+
+    Args:
+        inputs: loc, the centres of the densities (*batch, D); L (*batch, D, D); the centers of the
+            Gaussians (N, D); and their standard deviations (N,), or their covariances (N, D, D).
+        exponent: m >= 0, a tensor (*batch), or a number, which may be faster. None for its limit at
+            alpha = 1: a normal density, whose expectations are N(c_j; loc, C_j + L L').
+
+    Returns:
+        Expectations (*batch, N) in the dtype that the other arguments promote to, computed in
+        float32 at least.
+
+    References:
+        Martins et al. (2020), Sparse and Continuous Attention Mechanisms, section 3.2, which
+        integrates over angles for D = 2, m = 1.
+    """
     return _outputs(inputs, exponent, False)[0].to(_dtype_of(inputs))
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from .ellipsoid import orthogonalize
 from .gaussian_contour import Four, gaussians_and_slopes, gaussians_by_pairs
-from .modes import compiled, in_forward_mode, values_are_readable
+from .modes import compiled, values_are_readable
 from .operators import Changes, differentiable, operator
 from .quadrature import constant
 
@@ -33,7 +33,6 @@ __all__ = [
     "LEAST_EXPONENT",
     "LOG_ZERO",
     "gaussians_by_shared_contour",
-    "has_shared_contour",
     "hyperbola",
     "integrate_rows",
 ]
@@ -62,7 +61,6 @@ CONTOURS: dict[float, dict[float, tuple[int, tuple[float, ...]]]] = {
     },
 }
 LEAST_EXPONENT = 1.0
-_DIMENSIONS = (2, 3)
 # Expectations are accurate if some center has this share of the largest possible expectation.
 _LEAST_SHARE = 0.25
 # The logarithm of the smallest integral that is not zero: outside the support the sum diverges.
@@ -87,27 +85,12 @@ class Contours(NamedTuple):
         return self.nodes[:, :count][level], self.fronts[:, :count][level]
 
 
-def has_shared_contour(inputs: Four, exponent: Tensor | float) -> bool:
-    """Return whether `gaussians_by_shared_contour` can be used.
-
-    The exponent must be a number, and the inputs float32, in two or three dimensions. Gaussians
-    must have widths without gradient, and nothing a derivative in forward mode.
-    """
-    loc, _, centers, spread = inputs
-    if isinstance(exponent, Tensor) or loc.shape[-1] not in _DIMENSIONS or spread.dim() > 1:
-        return False
-    if not LEAST_EXPONENT <= exponent <= max(CONTOURS) or in_forward_mode():
-        return False
-    if centers.requires_grad or spread.requires_grad or not len(centers):
-        return False
-    return all(x.dtype == torch.float32 for x in inputs)
-
-
 def gaussians_by_shared_contour(inputs: Four, exponent: float) -> Tensor:
     """Compute expectations (*batch, N), differentiable twice in loc and scale_tril.
 
-    Inputs are loc (*batch, D), scale_tril (*batch, D, D), centers (N, D) and standard deviations.
-    If these are unlike, the contours of pairs give all expectations.
+    Inputs are loc (*batch, D), scale_tril (*batch, D, D), centers (N, D) and standard deviations,
+    in float32, for D of 2 or 3. Centers and deviations have no gradient, and nothing a derivative
+    in forward mode. If deviations are unlike, the contours of pairs give all expectations.
     """
     loc, scale_tril, centers, spread = inputs
     batch, dim = loc.shape[:-1], loc.shape[-1]

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
+from .._choice import Mode, Shifts
 from .._numerics.validation import as_number, is_count
-from ..bases import Basis, GaussianRBF
+from ..bases import Basis
 from ..distributions import (
     BetaGaussian,
     MultivariateBetaGaussian,
@@ -18,8 +18,7 @@ from ..distributions import (
     Normal,
     SparseDistribution,
 )
-from ..distributions._line.gaussians import distinct, shifted_contexts
-from ._masks import full_precision, to_single
+from ._masks import to_single
 from .scores import (
     AttentionScore,
     Dimensions,
@@ -54,17 +53,14 @@ class LocalScore(AttentionScore):
     $L L^\top$ has the factor $L_{ij} = \sigma_i \ell_{ij}$ with $\ell_{ii} = 1$ and, for $j < i$,
     $\ell_{ij}$ initially 0.
 
-    Densities do not depend on the query beyond its position unless heads are deformable. Those that
-    do not are cheap: a shift is a factor of the waves of V, whatever the number of queries. On a
-    regular grid, with offsets of whole steps and narrow functions, such a layer is
-    `torch.nn.Conv1d`. Both look to either side, and V is fitted to later values too: for causal
-    attention pass `attn_mask`.
+    Densities depend on the query by its position only, which is cheap: a shift is a factor of the
+    waves of V, whatever the number of queries. On a regular grid, with offsets of whole steps and
+    narrow functions, such a layer is `torch.nn.Conv1d`. Both look to either side, and V is fitted
+    to later values too: for causal attention pass `attn_mask`.
 
     Args:
         reach: r, the share of the domain over which offsets are spread when training starts.
             Offsets and standard deviations stay below twice the reach, at any temperature.
-        deformable: Whether a linear function of the query, initially 0, is added to $w_h$, $v_h$
-            and $\ell_{ij}$.
 
     Raises:
         ValueError: `reach` not between 0.001 and 0.5.
@@ -77,30 +73,24 @@ class LocalScore(AttentionScore):
 
     reads_positions = True
     margin: float
-    weight: nn.Parameter | None
 
-    def __init__(self, reach: float = 0.06, deformable: bool = False) -> None:
+    def __init__(self, reach: float = 0.06) -> None:
         super().__init__()
         if not _LEAST <= as_number(reach) <= _FARTHEST:
             raise ValueError(f"reach must be between {_LEAST} and {_FARTHEST}, got {reach!r}")
         self.reach: float = float(reach)
-        self.deformable: bool = bool(deformable)
         self.margin = _MOST * self.reach
 
     def extra_repr(self) -> str:
-        return f"reach={self.reach}, deformable={self.deformable}"
+        return f"reach={self.reach}"
 
     def prepare(self, dimensions: Dimensions) -> None:
         """Make the parameters."""
         self.heads, ndim = dimensions.num_heads, len(dimensions.box)
         # Of each head: offsets, standard deviations and the lower triangle.
         self._sizes = [ndim, ndim, ndim * (ndim - 1) // 2]
-        shape, factory = (self.heads * sum(self._sizes),), dimensions.factory
-        self.bias = nn.Parameter(torch.empty(shape, **factory))
-        weight = None
-        if self.deformable:
-            weight = nn.Parameter(torch.empty(*shape, dimensions.embed_dim, **factory))
-        self.register_parameter("weight", weight)
+        count = self.heads * sum(self._sizes)
+        self.bias = nn.Parameter(torch.empty(count, **dimensions.factory))
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -113,16 +103,10 @@ class LocalScore(AttentionScore):
         share = (width - _LEAST) / (self.margin - _LEAST)
         deviations.fill_(math.log(share / (1 - share)))
         triangle.zero_()
-        if self.weight is not None:
-            self.weight.zero_()
 
     def forward(self, query: Tensor, key: Tensor | None = None) -> Tensor:
-        """Return channels (B, Lq or 1, channels), without the rounding of autocast."""
-        if self.weight is None:
-            return to_single(self.bias).expand(query.shape[0], 1, -1)
-        with full_precision(query):
-            query = query.to(self.weight.dtype)
-            return to_single(functional.linear(query, self.weight, self.bias))
+        """Return channels (B, 1, channels), without the rounding of autocast."""
+        return to_single(self.bias).expand(query.shape[0], 1, -1)
 
     def density(
         self, projected: Tensor, alpha: Tensor | float, temperature: float, observed: Observed
@@ -147,47 +131,15 @@ class LocalScore(AttentionScore):
         factor = deviations.unsqueeze(-1) * unit
         return density_of_moments(mean, factor @ factor.mT, alpha)
 
-    def contexts(
-        self,
-        density: SparseDistribution,
-        basis: Basis,
-        coefficients: Tensor,
-        observed: Observed,
-    ) -> Tensor:
-        """Return contexts; if queries differ by their positions only, by one product for all."""
-        is_elliptical = isinstance(density, BetaGaussian | Normal)
-        if self.weight is None and is_elliptical and isinstance(basis, GaussianRBF):
-            found = self._shifted_contexts(cast(Any, density), basis, coefficients, observed)
-            if found is not None:
-                return found
-        return super().contexts(density, basis, coefficients, observed)
-
-    def _shifted_contexts(
-        self,
-        density: BetaGaussian | Normal,
-        basis: GaussianRBF,
-        coefficients: Tensor,
-        observed: Observed,
-    ) -> Tensor | None:
-        """Return contexts (B, Lq, heads, E) of densities that are those of one query, moved."""
-        index = distinct(density.alpha)
-        if (
-            basis.event_shape
-            or index.shape[0] > 1
-            or index.shape[-1] > 1
-            or not density.loc.numel()
-        ):
-            return None
+    def _mode(self, observed: Observed) -> Mode:
+        mode = super()._mode(observed)
+        if len(self.box) > 1:
+            return mode
+        # Queries differ by their positions only.
         positions = self._inside(observed).squeeze(-1)
         ((low, high),) = self.box
-        return shifted_contexts(
-            density[0, :, 0],  # of the first query, from which others are at shifts
-            positions - positions[:1, :1],
-            basis,
-            coefficients.transpose(1, 2),
-            cast(tuple[float, float], self._centers()),
-            self.margin * (high - low),
-        )
+        shifts = Shifts(positions - positions[:1, :1], self.margin * (high - low))
+        return mode._replace(shifts=shifts)
 
     def _inside(self, observed: Observed) -> Tensor:
         """Return positions of the queries (B or 1, Lq, D), in the domain."""

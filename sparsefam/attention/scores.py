@@ -14,6 +14,7 @@ from torch.distributions import Distribution
 from torch.nn import functional
 from torch.quasirandom import SobolEngine
 
+from .._choice import Mode, contexts
 from .._feature_maps import (
     BasisFeatures,
     FeatureMap,
@@ -50,7 +51,6 @@ from ..scores import (
     Quadratic,
 )
 from ..supports import Box
-from ._context import contexts
 from ._discrete import attend
 from ._masks import AttentionMask, full_precision, to_single
 
@@ -166,7 +166,12 @@ class AttentionScore(nn.Module):
         observed: Observed,
     ) -> Tensor:
         r"""Return contexts $E_p[\psi]^\top C$ (B, Lq, heads, E), with C (B, N, heads, E)."""
-        return contexts(density, basis, coefficients, self._centers())
+        by_head, mode = coefficients.transpose(1, 2), self._mode(observed)
+        return contexts(density, basis, by_head, mode).transpose(1, 2)
+
+    def _mode(self, observed: Observed) -> Mode:
+        """Return what the rule of an expectation may know of the densities."""
+        return Mode(centers=self._centers())
 
     def _centers(self) -> tuple[float, float] | None:
         """Return an interval in which densities are centred, if there is a bound."""

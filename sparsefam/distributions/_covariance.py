@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
-from .._numerics.gaussian_ball import gaussian_slopes_under_ball, gaussians_under_ball
+from .._numerics.gaussian_contour import gaussians_and_slopes, gaussians_by_pairs
 from .._numerics.validation import require
 from ..bases import Basis, Fourier, GaussianRBF, Polynomial, Product, Stack
 from ._generators import TruncatedPower
@@ -109,7 +109,7 @@ def _polynomials_and_gaussians(p: Any, phi: Polynomial, gaussians: Gaussians) ->
     """
     m = exponent_of_ball(p)
     m = None if m is None else m + 1
-    by_loc, by_ball = gaussian_slopes_under_ball(p.loc, p.scale_tril, *gaussians, m)
+    _, by_loc, by_ball = gaussians_and_slopes((p.loc, p.scale_tril, *gaussians), m)
     factor = p.scale_tril.unsqueeze(-3)
     slope, bend = by_loc @ p.scale_tril, factor.mT @ by_ball @ factor
     f, f2 = _slope_and_curvature(p, phi)
@@ -199,7 +199,7 @@ def _normals(gaussians: Gaussians) -> tuple[Tensor, Tensor]:
 
 
 def _means(p: Any, gaussians: Gaussians) -> Tensor:
-    return gaussians_under_ball(p.loc, p.scale_tril, *gaussians, exponent_of_ball(p))
+    return gaussians_by_pairs((p.loc, p.scale_tril, *gaussians), exponent_of_ball(p))
 
 
 def _integrate(p: Any, phi: Basis, psi: Basis, fine: bool) -> tuple[Tensor, Tensor]:

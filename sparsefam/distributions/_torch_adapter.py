@@ -19,7 +19,7 @@ from torch.distributions.constraints import Constraint
 from torch.types import _size
 from typing_extensions import Self
 
-from .._dispatch import register_expect
+from .._choice import register_expect
 from .._numerics.modes import branches_allowed
 from .._numerics.operators import differentiable_once, without_derivative
 from .._numerics.validation import broadcast_arguments, in_float64, map_tensors, require

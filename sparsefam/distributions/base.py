@@ -11,7 +11,7 @@ from torch.types import _size
 from torch.utils.checkpoint import checkpoint
 from typing_extensions import Self
 
-from .._dispatch import find_expect
+from .._choice import Mode, means
 from .._numerics.deformed import expm1_ratio
 from .._numerics.modes import branches_allowed, values_exist
 from .._numerics.validation import (
@@ -114,8 +114,9 @@ class SparseDistribution(Summaries):
     def _known_draws(self, sample_shape: _size) -> Tensor | None:
         """Return samples (*sample, *batch, *event), without gradients."""
 
-    def _known_expect(self, psi: Basis, order: int) -> Tensor | None:
-        """Return the expectation of a basis (*batch, N)."""
+    def _known_expect(self, psi: Basis, order: int) -> Tensor:
+        """Return the expectation of a basis (*batch, N) by quadrature."""
+        return self._expect_at_nodes(psi, order)
 
     def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
         """Return what `generalized_covariance` does."""
@@ -174,8 +175,7 @@ class SparseDistribution(Summaries):
     def expect(self, psi: Basis | Callable[[Tensor], Tensor], order: int = 64) -> Tensor:
         r"""Return $E_p[\psi(t)]$, differentiable in the parameters of p and of psi.
 
-        Uses the closed form that `sparsefam.register_expect` has registered for the types of p and
-        psi, or else `quadrature`.
+        `sparsefam.explain` says by which rule.
 
         Args:
             psi: A basis, or any callable from locations (Q, *batch, *event) to (Q, *batch, *shape).
@@ -192,16 +192,7 @@ class SparseDistribution(Summaries):
         References:
             Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 15.
         """
-        self._check_function(psi)
-        require_integer("order", order, 1, LARGEST_ORDER)
-        rule = find_expect(type(self), type(psi))
-        result: Tensor = NotImplemented if rule is None else rule(self, psi)
-        if result is not NotImplemented:
-            return result
-        if self._least_order is not None:
-            order = max(order, self._least_order)
-        known = self._known_expect(psi, order) if isinstance(psi, Basis) else None
-        return self._expect_at_nodes(psi, order) if known is None else known
+        return means(self, psi, Mode(order=order))
 
     def _expect_at_nodes(self, psi: Callable[[Tensor], Tensor], order: int) -> Tensor:
         nodes, weights = self.quadrature(order)

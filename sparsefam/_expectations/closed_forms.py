@@ -1,68 +1,31 @@
 """Closed forms of E_p[psi], registered by the types of p and psi."""
 
 import math
-from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from ._dispatch import register_expect
-from ._numerics.ellipsoid import elliptical_moments, radial_characteristic
-from ._numerics.gaussian_ball import gaussians_under_ball
-from ._numerics.special import characteristic
-from .bases import Basis, BSpline, Fourier, GaussianRBF, Polynomial, Product, Stack
-from .distributions import (
+from .._choice import register_expect
+from .._numerics.ellipsoid import elliptical_moments, radial_characteristic
+from .._numerics.special import characteristic
+from ..bases import BSpline, Fourier, Polynomial
+from ..distributions import (
     BetaGaussian,
-    KernelDistribution,
     Laplace,
     MultivariateBetaGaussian,
     MultivariateNormal,
     Normal,
-    SparseDistribution,
     SymmetricDistribution,
     Triangular,
-    Truncated,
 )
-from .distributions._covariance import exponent_of_ball, gaussians_of
-from .distributions._line.gaussians import gaussian_means
-from .distributions._line.symmetric import WAVE_ORDER, require_resolved, support_rule
+from ..distributions._line.symmetric import WAVE_ORDER, require_resolved, support_rule
 
 __all__: list[str] = []
-
-
-@register_expect(SparseDistribution, Stack)
-@register_expect(KernelDistribution, Stack)  # whose rule for any basis would be nearer
-def _stack_expectation(p: SparseDistribution, psi: Stack) -> Tensor:
-    """Concatenate the expectations of several bases."""
-    return torch.cat([p.expect(basis) for basis in psi.bases], -1)
 
 
 def _damped_waves(angles: Tensor, amplitudes: Tensor) -> Tensor:
     """Multiply Fourier functions at the centre by the characteristic function around it."""
     return torch.cat([angles.cos() * amplitudes, angles.sin() * amplitudes], -1)
-
-
-@register_expect(SymmetricDistribution, GaussianRBF)
-def _symmetric_gaussian(p: SymmetricDistribution, psi: GaussianRBF) -> Tensor:
-    return gaussian_means(p, psi)
-
-
-@register_expect(Normal, GaussianRBF)
-def _normal_gaussian(p: Normal, psi: GaussianRBF) -> Tensor:
-    # The product of two Gaussians integrates to a Gaussian of their difference.
-    widths = _widths(psi)
-    scale = torch.hypot(p.scale.unsqueeze(-1), widths)
-    z = (p.loc.unsqueeze(-1) - psi.centers) / scale
-    return torch.exp(-0.5 * z * z) / (scale * math.sqrt(2 * math.pi))
-
-
-@register_expect(Truncated, GaussianRBF)
-def _truncated_gaussian(p: Truncated, psi: GaussianRBF) -> Any:
-    law = p._law
-    if law is None or law.name != "normal" or law.exponential:
-        return NotImplemented
-    means = law.gaussian_means(*p._ends(), psi.centers.double(), _widths(psi).double())
-    return means.to(p._like.dtype)
 
 
 @register_expect(SymmetricDistribution, Polynomial)
@@ -131,23 +94,7 @@ def _fourier(p: SymmetricDistribution, psi: Fourier, amplitudes: Tensor) -> Tens
     return _damped_waves(p.loc.unsqueeze(-1) * psi.frequencies, amplitudes)
 
 
-def _widths(psi: GaussianRBF) -> Tensor:
-    """Return the widths of a basis of numbers, which has no covariance."""
-    return cast(Tensor, psi.widths)
-
-
 _Elliptical = MultivariateBetaGaussian | MultivariateNormal
-
-
-@register_expect(MultivariateBetaGaussian, GaussianRBF)
-@register_expect(MultivariateNormal, GaussianRBF)
-@register_expect(MultivariateBetaGaussian, Product)
-@register_expect(MultivariateNormal, Product)
-def _elliptical_gaussian(p: _Elliptical, psi: GaussianRBF | Product) -> Any:
-    gaussians = gaussians_of(psi)
-    if gaussians is None:
-        return NotImplemented
-    return gaussians_under_ball(p.loc, p.scale_tril, *gaussians, exponent_of_ball(p))
 
 
 @register_expect(MultivariateBetaGaussian, Fourier)
@@ -188,8 +135,3 @@ def _elliptical_polynomial(p: _Elliptical, psi: Polynomial, factors: Tensor) -> 
     loc, factor, factors = (x.double() for x in (p.loc, p.scale_tril, factors))
     spread = (factor.unsqueeze(-2) * factor.unsqueeze(-3)).sum(-1)
     return elliptical_moments(loc, spread, factors, psi.exponents, psi.lowered).to(p.loc.dtype)
-
-
-@register_expect(KernelDistribution, Basis)
-def _kernel_basis(p: KernelDistribution, psi: Basis) -> Tensor:
-    return p.basis_means(psi)

@@ -12,60 +12,35 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Size, Tensor
 
-from ..._numerics.fourier import (
+from .._choice import Mode, means
+from .._numerics.fourier import (
     Waves,
     characteristic,
     expect_shifted,
     expect_waves,
     law_table,
     learned_table,
-    shifted_waves,
     waves_of,
 )
-from ..._numerics.gaussian_ball import gaussians_under_ball
-from ..._numerics.gaussian_interval import gaussian_expectation
-from ..._numerics.modes import branches_allowed, values_are_readable
-from ...bases import GaussianRBF
-from .._generators import LOG_TAIL
-from ..beta_gaussian import BetaGaussian, PowerDistribution
-from ..normal import Laplace, Normal
-from ..univariate import SymmetricDistribution
-from .symmetric import gaussians_on_support
+from .._numerics.modes import values_are_readable
+from ..bases import GaussianRBF
+from ..distributions import BetaGaussian, Laplace, Normal, SymmetricDistribution
+from ..distributions._generators import LOG_TAIL
+from ..distributions.beta_gaussian import PowerDistribution
 
-__all__ = ["distinct", "gaussian_contexts", "gaussian_means", "shifted_contexts"]
+__all__ = ["Law", "distinct", "law_of", "shifted_contexts", "wave_contexts", "wave_means"]
 
-# Pairs of a density and a function from which on making a matrix of waves pays.
-_LEAST_PAIRS = 2**12
-# Waves for each function, and further ones, up to which they are faster than pairs.
-_WAVES_PER_FUNCTION, _FURTHER_WAVES = 3, 64
-# Cells of the tables of learned alphas for each density, up to which the same holds.
-_CELLS_PER_DENSITY = 8
 # Shares of the period that suffice if supports are short.
 _SHARES = (0.625, 0.75, 0.875)
 # The least share of the largest possible expectation that makes a row accurate.
 _LEAST_SHARE = 0.2
+# How the rows that waves do not serve are computed.
+_PAIRS = Mode(by_pairs=True)
 # Numbers in a block of rows with matrices of their own.
 _BLOCK = 2**20
 
 
-def _by_pairs(p: SymmetricDistribution, psi: GaussianRBF) -> Tensor:
-    """Return the expectations (*batch, N) of each function under each density."""
-    widths = cast(Tensor, psi.widths)
-    if isinstance(p, PowerDistribution) and (profile := p.profile()) is not None:
-        loc, scale = p.loc.unsqueeze(-1), p.scale.unsqueeze(-1)
-        return gaussian_expectation(loc, scale, psi.centers, widths, profile)
-    if isinstance(p, BetaGaussian):
-        exponent = p.generator.exponent
-        loc, scale, centers = (
-            p.loc.unsqueeze(-1),
-            p.scale[..., None, None],
-            psi.centers.unsqueeze(-1),
-        )
-        return gaussians_under_ball(loc, scale, centers, widths, exponent)
-    return gaussians_on_support(p, psi.centers, widths)
-
-
-class _Law(NamedTuple):
+class Law(NamedTuple):
     """A family in x = (t - loc)/scale: its name in `LOG_DENSITIES` and exponent."""
 
     name: str
@@ -73,59 +48,55 @@ class _Law(NamedTuple):
     reach: float  # |x| beyond which the density is negligible
 
 
-def _law(p: SymmetricDistribution) -> _Law | None:
+def law_of(p: SymmetricDistribution) -> Law | None:
     tail = LOG_TAIL.get(p.loc.dtype, 40.0)
     if isinstance(p, Laplace):
-        return _Law("laplace", 0.0, tail)
+        return Law("laplace", 0.0, tail)
     if not isinstance(p, PowerDistribution):
         return None
     m, k = p._fixed_exponent, p._kind.order
     if m is None:
-        return _Law("ball", None, math.nan) if isinstance(p, BetaGaussian) else None
+        return Law("ball", None, math.nan) if isinstance(p, BetaGaussian) else None
     reach = (-math.expm1(-tail / m)) ** (1 / k) if m > 0 else 1.0
-    return _Law("ball" if k == 2 else "cone", m, reach)
+    return Law("ball" if k == 2 else "cone", m, reach)
 
 
-def gaussian_means(p: SymmetricDistribution, psi: GaussianRBF) -> Tensor:
-    """Return the expectations (*batch, N) of Gaussian functions."""
+def wave_means(
+    p: SymmetricDistribution, psi: GaussianRBF, extent: tuple[float, ...], waves: Waves
+) -> Tensor:
+    """Return the expectations (*batch, N) of functions of this extent and with these waves."""
     shape = p.batch_shape
-    extent = psi.extent()
-    waves = _waves(p, psi, extent) if _readable(p, psi) else None
-    if waves is None or shape.numel() * len(psi) < _LEAST_PAIRS:
-        return _by_pairs(p, psi)
     rows = _Rows(p, Size([1, shape.numel()]), extent, waves)
     values = rows.times(lambda matrix: matrix.unsqueeze(0), psi)[0]
     with torch.no_grad():
         spread = cast(Tensor, psi.widths).amin().square() + rows.density.variance[0]
         share = values.amax(-1) * (2 * math.pi * spread).sqrt()
         few = ~(share >= _LEAST_SHARE) | rows.others[0]
-    values = _replace(values, few, lambda index: _by_pairs(rows.density[0, index], psi))
+    values = _replace(values, few, lambda index: means(rows.density[0, index], psi, _PAIRS))
     return values.reshape(*shape, len(psi))
 
 
-def gaussian_contexts(
+def wave_contexts(
     p: SymmetricDistribution,
     psi: GaussianRBF,
     by_head: Tensor,
-    centers: tuple[float, float] | None = None,
+    extent: tuple[float, ...],
+    waves: Waves,
+    readable: bool,
     weights: Tensor | None = None,
-) -> Tensor | None:
-    """Return $E_p[psi]' C$ (*batch, L, E), or None if pairs are faster.
+) -> Tensor:
+    """Return $E_p[psi]' C$ (*batch, L, E).
 
     Args:
         p: Densities (*batch, L), or components (*batch, L, K).
         psi: N functions.
         by_head: C (*batch, N, E).
-        centers: An interval in which all centres are known to be.
+        extent: Of the functions, and of all centres of densities if these are not readable.
+        waves: Of the functions.
+        readable: Whether values can be read.
         weights: Of the components (*batch, L, K).
     """
     batch = p.batch_shape[: by_head.dim() - 2]
-    readable = _readable(p, psi)
-    certain = centers is not None and isinstance(p, BetaGaussian)
-    extent = _extent(psi, centers)
-    waves = _waves(p, psi, extent) if readable or certain else None
-    if waves is None:
-        return None
     groups, length = math.prod(batch), p.batch_shape[len(batch)]
     coefficients = by_head.reshape(groups, *by_head.shape[-2:])
     if weights is not None:
@@ -139,20 +110,15 @@ def gaussian_contexts(
     if readable:
         index = rows.others.nonzero(as_tuple=True)
         if len(index[0]):
-            part = _times_own(_by_pairs(rows.density[index], psi), coefficients, index[0])
+            part = _times_own(means(rows.density[index], psi, _PAIRS), coefficients, index[0])
             values = _put(values, index, part, weights)
     return values.reshape(*batch, length, values.shape[-1])
 
 
 def shifted_contexts(
-    p: BetaGaussian | Normal,
-    shifts: Tensor,
-    psi: GaussianRBF,
-    by_head: Tensor,
-    centers: tuple[float, float],
-    deviation: float,
-) -> Tensor | None:
-    r"""Return contexts $E_p[\psi(t + s)]' C$ (G, L, H, E) of shifted densities, or None.
+    p: BetaGaussian | Normal, shifts: Tensor, psi: GaussianRBF, by_head: Tensor, waves: Waves
+) -> Tensor:
+    r"""Return contexts $E_p[\psi(t + s)]' C$ (G, L, H, E) of shifted densities.
 
     A shift multiplies waves by $e^{i \omega s}$, so that the densities change the spectrum of
     $\psi' C$ once, whatever the number of shifts: heads are the taps of a convolution.
@@ -162,20 +128,10 @@ def shifted_contexts(
         shifts: s (G or 1, L).
         psi: N functions.
         by_head: C (G, H, N, E).
-        centers: An interval in which all `p.loc + s` are.
-        deviation: A bound of the standard deviations of p.
+        waves: Of the functions, from `shifted_waves`.
     """
-    extent, dtype = psi.extent(), torch.promote_types(p.loc.dtype, psi.centers.dtype)
-    if extent is None or dtype not in LOG_TAIL or p.loc.dtype != dtype:
-        return None
-    m = None if isinstance(p, Normal) else p._fixed_exponent
-    # The effective half-width of any beta-Gaussian, and of the normal, is below this.
-    wide = 2 * min(LOG_TAIL[dtype], math.inf if m is None else m) + 3
-    waves = shifted_waves(extent, dtype, centers, deviation * math.sqrt(wide))
-    if _are_many(waves, psi):
-        return None
     if isinstance(p, Normal):
-        omega = waves.frequencies(p.scale).to(dtype)
+        omega = waves.frequencies(p.scale).to(waves.dtype)
         values = torch.exp(-0.5 * (p.scale.unsqueeze(-1) * omega).square())
     else:
         widths = _HalfWidths.of(p, p.batch_shape)
@@ -184,56 +140,18 @@ def shifted_contexts(
     return expect_shifted(shifts, p.loc, values, right @ by_head, waves)
 
 
-def _readable(p: SymmetricDistribution, psi: GaussianRBF) -> bool:
-    tensors = p.loc, p.scale, p.alpha, psi.centers, cast(Tensor, psi.widths)
-    return psi.centers.dtype in LOG_TAIL and values_are_readable(*tensors)
-
-
-def _extent(psi: GaussianRBF, centers: tuple[float, float] | None) -> tuple[float, ...] | None:
-    """Return the extent of functions, made longer so that it contains the centres of densities."""
-    extent = psi.extent()
-    if extent is None or centers is None:
-        return extent
-    first, last, width, widest = extent
-    return min(first, centers[0]), max(last, centers[1]), width, widest
-
-
-def _waves(
-    p: SymmetricDistribution, psi: GaussianRBF, extent: tuple[float, ...] | None
-) -> Waves | None:
-    """Return the waves of the functions, or None if there are too many or the family has none."""
-    dtype, law = torch.promote_types(p.loc.dtype, psi.centers.dtype), _law(p)
-    if branches_allowed() and not p.loc.numel():
-        return None
-    if extent is None or dtype not in LOG_TAIL or p.loc.dtype != dtype or law is None:
-        return None
-    waves = waves_of(extent, dtype)
-    if _are_many(waves, psi):
-        return None
-    if law.exponent is None:
-        # Each alpha has a table, which takes as long as pairs with so many densities.
-        cost = distinct(p.alpha).numel() * waves.cells[1]
-        return waves if cost <= _CELLS_PER_DENSITY * p.batch_shape.numel() else None
-    return waves
-
-
-def _are_many(waves: Waves, psi: GaussianRBF) -> bool:
-    """Return whether waves are so many that pairs are faster."""
-    return waves.number > _WAVES_PER_FUNCTION * len(psi) + _FURTHER_WAVES
-
-
 class _HalfWidths(NamedTuple):
     """Half-widths beyond which densities are negligible, and their characteristic functions."""
 
     half: Tensor  # of the shape asked for
     which: Tensor | None  # The table of each, None if there is one
-    law: _Law
+    law: Law
     exponents: Tensor  # Of the tables, as their reaches; empty if the exponent is a number
     reaches: Tensor
 
     @classmethod
     def of(cls, p: Any, shape: Size) -> "_HalfWidths":
-        law, scale = cast(_Law, _law(p)), p.scale.reshape(shape)
+        law, scale = cast(Law, law_of(p)), p.scale.reshape(shape)
         if law.exponent is not None:
             none = scale.new_empty(0)
             return cls(scale * law.reach, None, law, none, none)
@@ -256,7 +174,7 @@ class _HalfWidths(NamedTuple):
 class _Rows:
     """Densities in a shape (G, L), by what computes their expectations."""
 
-    def __init__(self, p: Any, shape: Size, extent: tuple[float, ...] | None, waves: Waves) -> None:
+    def __init__(self, p: Any, shape: Size, extent: tuple[float, ...], waves: Waves) -> None:
         density = p._map(lambda x, event: x.reshape(shape), shape)
         widths, loc = _HalfWidths.of(p, shape), density.loc
         self.density, self.half, self._index = density, widths.half, widths.which
@@ -271,7 +189,7 @@ class _Rows:
             most = torch.maximum(high - waves.low, waves.high - low)
             most = torch.where(self.fits, most, 0.0).amax() / waves.period
             share = next((x for x in _SHARES if most < x), 1.0)
-            waves = waves_of(cast(tuple[float, ...], extent), waves.dtype, share)
+            waves = waves_of(extent, waves.dtype, share)
         self.waves, self.tables = waves, widths.tables(waves)
 
     def times(

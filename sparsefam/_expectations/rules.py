@@ -1,0 +1,373 @@
+"""The table of rules for expectations: which algorithm serves which density, basis and mode."""
+
+import math
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from .._choice import GENERAL, TABLE, Mode, Rule, count_pairs, explain
+from .._numerics.fourier import Waves, shifted_waves, waves_of
+from .._numerics.gaussian_contour import Four, gaussians_by_pairs
+from .._numerics.gaussian_interval import gaussian_expectation
+from .._numerics.modes import (
+    branches_allowed,
+    compiled,
+    exported,
+    in_forward_mode,
+    values_are_readable,
+)
+from .._numerics.shared_contour import CONTOURS, LEAST_EXPONENT, gaussians_by_shared_contour
+from ..bases import Basis, GaussianRBF, Product, Stack
+from ..distributions import (
+    BetaGaussian,
+    KernelDistribution,
+    Mixture,
+    MultivariateBetaGaussian,
+    MultivariateNormal,
+    Normal,
+    SparseDistribution,
+    SymmetricDistribution,
+    Truncated,
+)
+from ..distributions._covariance import exponent_of_ball, gaussians_of
+from ..distributions._generators import LOG_TAIL
+from ..distributions._line.symmetric import gaussians_on_support
+from ..distributions.beta_gaussian import PowerDistribution
+from .compiled import contexts_in_graph
+from .waves import distinct, law_of, shifted_contexts, wave_contexts, wave_means
+
+__all__: list[str] = []
+
+# Pairs of a density and a function from which on making a matrix of waves pays.
+_LEAST_PAIRS = 2**12
+# Waves for each function, and further ones, up to which they are faster than pairs.
+_WAVES_PER_FUNCTION, _FURTHER_WAVES = 3, 64
+# Cells of the tables of learned alphas for each density, up to which the same holds.
+_CELLS_PER_DENSITY = 8
+
+
+# Any density
+
+
+class Parts(Rule):
+    """A stack: the expectations of each basis."""
+
+    name = "stack"
+
+    def means(self, p: SparseDistribution, psi: Stack, mode: Mode) -> Tensor:
+        return torch.cat([p.expect(basis) for basis in psi.bases], -1)
+
+    def reason(self, p: SparseDistribution, psi: Stack, mode: Mode) -> str:
+        return "; ".join(explain(p, basis) for basis in psi.bases)
+
+
+class Components(Rule):
+    """A mixture: the average of the components' expectations."""
+
+    name = "components"
+
+    def serves(self, p: Any, psi: Any, mode: Mode) -> bool:
+        return isinstance(p, Mixture) and isinstance(psi, Basis)
+
+    def means(self, p: Mixture, psi: Basis, mode: Mode) -> Tensor:
+        return p._known_expect(psi, mode.order)
+
+    def reason(self, p: Mixture, psi: Basis, mode: Mode) -> str:
+        return "; ".join(explain(part, psi, mode.order) for part in p._parts)
+
+
+class Quadrature(Rule):
+    """Nodes of the density's own rule, or on what the functions and the density share."""
+
+    name = "quadrature"
+
+    def means(self, p: SparseDistribution, psi: Any, mode: Mode) -> Tensor:
+        order = max(mode.order, p._least_order or 0)
+        if isinstance(psi, Basis):
+            return p._known_expect(psi, order)
+        return p._expect_at_nodes(psi, order)
+
+    def reason(self, p: SparseDistribution, psi: Any, mode: Mode) -> str:
+        return f"no rule for {type(p).__name__} and {type(psi).__name__}, order {mode.order}"
+
+
+class Mesh(Rule):
+    """A kernel density: sums over the nodes of its mesh."""
+
+    name = "mesh"
+
+    def serves(self, p: Any, psi: Basis, mode: Mode) -> bool:
+        return mode.contexts or not isinstance(psi, Stack)
+
+    def means(self, p: KernelDistribution, psi: Basis, mode: Mode) -> Tensor:
+        return p.basis_means(psi)
+
+    def contexts(self, p: KernelDistribution, psi: Basis, by_head: Tensor, mode: Mode) -> Tensor:
+        return p.combination_means(psi, by_head).to(by_head.dtype)
+
+    def reason(self, p: KernelDistribution, psi: Basis, mode: Mode) -> str:
+        return f"{len(p.mesh.for_basis(psi).nodes)} nodes for {count_pairs(p, psi)}"
+
+
+# Gaussian functions on the line
+
+
+class ShiftedWaves(Rule):
+    """Contexts of densities that differ by shifts: one spectrum for all."""
+
+    name = "shifted waves"
+
+    def serves(self, p: Any, psi: GaussianRBF, mode: Mode) -> bool:
+        return self._waves(p, psi, mode) is not None
+
+    def _waves(self, p: Any, psi: GaussianRBF, mode: Mode) -> Waves | None:
+        if mode.shifts is None or not isinstance(p, BetaGaussian | Normal) or not p.loc.numel():
+            return None
+        index = distinct(p.alpha)
+        extent, dtype = psi.extent(), _dtype(p, psi)
+        if index.shape[0] > 1 or index.shape[-1] > 1 or extent is None or dtype is None:
+            return None
+        m = None if isinstance(p, Normal) else p._fixed_exponent
+        # The effective half-width of any beta-Gaussian, and of the normal, is below this.
+        wide = 2 * min(LOG_TAIL[dtype], math.inf if m is None else m) + 3
+        half = mode.shifts.deviation * math.sqrt(wide)
+        waves = shifted_waves(extent, dtype, cast(tuple[float, float], mode.centers), half)
+        return None if _are_many(waves, psi) else waves
+
+    def contexts(self, p: Any, psi: Any, by_head: Tensor, mode: Mode) -> Tensor:
+        waves = cast(Waves, self._waves(p, psi, mode))
+        steps = cast(Any, mode.shifts).steps
+        first = p[0, :, 0]  # of the first query, from which others are at the steps
+        return shifted_contexts(first, steps, psi, by_head, waves).transpose(1, 2)
+
+
+class Compiled(Rule):
+    """Contexts in a compiled graph on a CPU: an operator that asks this table in eager mode."""
+
+    name = "operator"
+
+    def serves(self, p: Any, psi: Any, mode: Mode) -> bool:
+        if not mode.contexts or not compiled():
+            return False
+        inner = _inner(p)
+        if exported() or not isinstance(inner, BetaGaussian):
+            return False
+        return isinstance(psi, GaussianRBF) and psi.widths is not None and inner.loc.is_cpu
+
+    def contexts(self, p: Any, psi: Any, by_head: Tensor, mode: Mode) -> Tensor:
+        return contexts_in_graph(p, psi, by_head)
+
+
+class WaveFeatures(Rule):
+    """Rows of Fourier features; contexts also of mixtures, and with what is known of centres."""
+
+    name = "waves"
+
+    def serves(self, p: Any, psi: Any, mode: Mode) -> bool:
+        return self._plan(p, psi, mode) is not None
+
+    def _plan(self, p: Any, psi: Any, mode: Mode) -> tuple[tuple[float, ...], Waves] | None:
+        inner = _inner(p) if mode.contexts else p
+        # A Gaussian function under a normal density is cheaper than waves.
+        if not isinstance(inner, SymmetricDistribution) or isinstance(inner, Normal):
+            return None
+        if mode.by_pairs or not isinstance(psi, GaussianRBF):
+            return None
+        if not mode.contexts and (
+            not _readable(p, psi) or p.batch_shape.numel() * len(psi) < _LEAST_PAIRS
+        ):
+            return None
+        certain = mode.centers is not None and isinstance(inner, BetaGaussian)
+        if mode.contexts and not certain and not _readable(inner, psi):
+            return None
+        extent = _extent(psi, mode.centers)
+        waves = None if extent is None else _waves(inner, psi, extent)
+        return None if extent is None or waves is None else (extent, waves)
+
+    def means(self, p: SymmetricDistribution, psi: GaussianRBF, mode: Mode) -> Tensor:
+        extent, waves = cast(Any, self._plan(p, psi, mode))
+        return wave_means(p, psi, extent, waves)
+
+    def contexts(self, p: Any, psi: Any, by_head: Tensor, mode: Mode) -> Tensor:
+        inner, (extent, waves) = _inner(p), cast(Any, self._plan(p, psi, mode))
+        weights = p.logits.softmax(-1) if isinstance(p, Mixture) else None
+        readable = _readable(inner, psi)
+        return wave_contexts(inner, psi, by_head, extent, waves, readable, weights)
+
+    def reason(self, p: Any, psi: GaussianRBF, mode: Mode) -> str:
+        _, waves = cast(Any, self._plan(p, psi, mode))
+        return f"at most {2 * waves.number} features, {count_pairs(p, psi)}"
+
+
+class Interval(Rule):
+    """The closed form of each pair, for integer exponents up to 3."""
+
+    name = "closed form"
+
+    def serves(self, p: Any, psi: GaussianRBF, mode: Mode) -> bool:
+        return isinstance(p, PowerDistribution) and p.profile() is not None
+
+    def means(self, p: PowerDistribution, psi: GaussianRBF, mode: Mode) -> Tensor:
+        loc, scale = p.loc.unsqueeze(-1), p.scale.unsqueeze(-1)
+        profile = cast(Any, p.profile())
+        return gaussian_expectation(loc, scale, psi.centers, cast(Tensor, psi.widths), profile)
+
+    def reason(self, p: PowerDistribution, psi: GaussianRBF, mode: Mode) -> str:
+        return f"exponent {p._fixed_exponent:g}, {count_pairs(p, psi)}"
+
+
+class Contour(Rule):
+    """A contour integral for each pair, under beta-Gaussians of any dimension and exponent."""
+
+    name = "contour"
+
+    def serves(self, p: Any, psi: Any, mode: Mode) -> bool:
+        return _is_elliptical(p) and gaussians_of(psi) is not None or isinstance(p, BetaGaussian)
+
+    def means(self, p: Any, psi: Any, mode: Mode) -> Tensor:
+        return gaussians_by_pairs(_inputs(p, psi), exponent_of_ball(p))
+
+    def reason(self, p: Any, psi: Basis, mode: Mode) -> str:
+        return f"each of {count_pairs(p, psi)}"
+
+
+class SharedContour(Rule):
+    """One contour for all pairs of a density: products of matrices, in float32, of one width."""
+
+    name = "shared contour"
+
+    def serves(self, p: Any, psi: Any, mode: Mode) -> bool:
+        exponent = exponent_of_ball(p)
+        if exponent is None or isinstance(exponent, Tensor) or gaussians_of(psi) is None:
+            return False
+        loc, scale_tril, centers, spread = _inputs(p, psi)
+        if loc.shape[-1] not in (2, 3) or spread.dim() > 1 or not len(centers):
+            return False
+        if not LEAST_EXPONENT <= exponent <= max(CONTOURS) or in_forward_mode():
+            return False
+        if centers.requires_grad or spread.requires_grad:
+            return False
+        return all(x.dtype == torch.float32 for x in (loc, scale_tril, centers, spread))
+
+    def means(self, p: Any, psi: Any, mode: Mode) -> Tensor:
+        return gaussians_by_shared_contour(_inputs(p, psi), float(cast(float, exponent_of_ball(p))))
+
+
+class Overlap(Rule):
+    """Nodes where both the density and the Gaussian function matter."""
+
+    name = "overlap"
+
+    def means(self, p: SymmetricDistribution, psi: GaussianRBF, mode: Mode) -> Tensor:
+        return gaussians_on_support(p, psi.centers, cast(Tensor, psi.widths))
+
+
+class NormalProduct(Rule):
+    """The product of two Gaussians, which integrates to a Gaussian of their difference."""
+
+    name = "closed form"
+
+    def means(self, p: Normal, psi: GaussianRBF, mode: Mode) -> Tensor:
+        widths = cast(Tensor, psi.widths)
+        scale = torch.hypot(p.scale.unsqueeze(-1), widths)
+        z = (p.loc.unsqueeze(-1) - psi.centers) / scale
+        return torch.exp(-0.5 * z * z) / (scale * math.sqrt(2 * math.pi))
+
+
+class TruncatedNormal(Rule):
+    """Differences of normal masses."""
+
+    name = "closed form"
+
+    def serves(self, p: Truncated, psi: GaussianRBF, mode: Mode) -> bool:
+        law = p._law
+        return law is not None and law.name == "normal" and not law.exponential
+
+    def means(self, p: Truncated, psi: GaussianRBF, mode: Mode) -> Tensor:
+        law, widths = cast(Any, p._law), cast(Tensor, psi.widths)
+        means: Tensor = law.gaussian_means(*p._ends(), psi.centers.double(), widths.double())
+        return means.to(p._like.dtype)
+
+
+def _inner(p: Any) -> Any:
+    return p.components if isinstance(p, Mixture) else p
+
+
+def _is_elliptical(p: Any) -> bool:
+    return isinstance(p, MultivariateBetaGaussian | MultivariateNormal)
+
+
+def _inputs(p: Any, psi: Any) -> Four:
+    """Return centres and factors of densities, and centers and spread of Gaussian functions."""
+    if isinstance(p, BetaGaussian):
+        return p.loc.unsqueeze(-1), p.scale[..., None, None], psi.centers.unsqueeze(-1), psi.widths
+    return p.loc, p.scale_tril, *cast(Any, gaussians_of(psi))
+
+
+def _readable(p: SymmetricDistribution, psi: GaussianRBF) -> bool:
+    tensors = p.loc, p.scale, p.alpha, psi.centers, cast(Tensor, psi.widths)
+    return psi.centers.dtype in LOG_TAIL and values_are_readable(*tensors)
+
+
+def _dtype(p: Any, psi: GaussianRBF) -> torch.dtype | None:
+    """Return the dtype of waves, or None if there are none."""
+    dtype = torch.promote_types(p.loc.dtype, psi.centers.dtype)
+    return dtype if dtype in LOG_TAIL and p.loc.dtype == dtype else None
+
+
+def _extent(psi: GaussianRBF, centers: tuple[float, float] | None) -> tuple[float, ...] | None:
+    """Return the extent of functions, made longer so that it contains the centres of densities."""
+    extent = psi.extent()
+    if extent is None or centers is None:
+        return extent
+    first, last, width, widest = extent
+    return min(first, centers[0]), max(last, centers[1]), width, widest
+
+
+def _waves(p: SymmetricDistribution, psi: GaussianRBF, extent: tuple[float, ...]) -> Waves | None:
+    """Return the waves of the functions, or None if there are too many or the family has none."""
+    dtype, law = _dtype(p, psi), law_of(p)
+    if branches_allowed() and not p.loc.numel() or dtype is None or law is None:
+        return None
+    waves = waves_of(extent, dtype)
+    if _are_many(waves, psi):
+        return None
+    if law.exponent is None:
+        # Each alpha has a table, which takes as long as pairs with so many densities.
+        cost = distinct(p.alpha).numel() * waves.cells[1]
+        return waves if cost <= _CELLS_PER_DENSITY * p.batch_shape.numel() else None
+    return waves
+
+
+def _are_many(waves: Waves, psi: GaussianRBF) -> bool:
+    """Return whether waves are so many that pairs are faster."""
+    return waves.number > _WAVES_PER_FUNCTION * len(psi) + _FURTHER_WAVES
+
+
+_PARTS, _CONTOUR = Parts(), Contour()
+_OPERATOR, _WAVES, _SHIFTED = Compiled(), WaveFeatures(), ShiftedWaves()
+_ELLIPTICAL = SharedContour(), _CONTOUR
+
+TABLE.update(
+    {
+        (SparseDistribution, Stack): (_PARTS,),
+        (KernelDistribution, Basis): (Mesh(), _PARTS),
+        (SymmetricDistribution, GaussianRBF): (
+            _SHIFTED,
+            _OPERATOR,
+            _WAVES,
+            Interval(),
+            _CONTOUR,
+            Overlap(),
+        ),
+        (Normal, GaussianRBF): (_SHIFTED, NormalProduct()),
+        (Truncated, GaussianRBF): (TruncatedNormal(),),
+        (MultivariateBetaGaussian, GaussianRBF): _ELLIPTICAL,
+        (MultivariateBetaGaussian, Product): _ELLIPTICAL,
+        (MultivariateNormal, GaussianRBF): (_CONTOUR,),
+        (MultivariateNormal, Product): (_CONTOUR,),
+    }
+)
+# Contexts of mixtures may be waves, too.
+GENERAL.extend([_OPERATOR, _WAVES, Components(), Quadrature()])
