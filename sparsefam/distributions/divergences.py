@@ -415,9 +415,8 @@ def _with_tails(p: Any, cuts: Tensor) -> Tensor:
 
 # Multivariate densities
 
-# Radii, and order of the directions by dimension, for ellipsoids; orders of other rules.
-_RADII, _DIRECTIONS = 48, {1: 1, 2: 96, 3: 48}
-_NORMAL_ORDERS = {1: 200, 2: 120, 3: 48}
+# Radii of ellipsoids; orders by dimension of their directions and of other rules, and of products.
+_RADII, _ORDERS = 48, {1: 200, 2: 96, 3: 48}
 _PRODUCT_ORDERS = {1: 64, 2: 32, 3: 20}
 # Mass of p at nodes off q's support that counts as rounding.
 _MISSED = 1e-9
@@ -539,7 +538,7 @@ def _rule(p: Any) -> tuple[Tensor, Tensor]:
     if isinstance(p, MultivariateBetaGaussian):
         return _ball_rule(p)
     if not isinstance(p, Independent):
-        return p.quadrature(_NORMAL_ORDERS.get(dim, 64))
+        return p.quadrature(_ORDERS.get(dim, 64))
     if dim not in _PRODUCT_ORDERS:
         raise NotImplementedError(
             f"products of more than {max(_PRODUCT_ORDERS)} univariate densities have no quadrature "
@@ -562,7 +561,7 @@ def _ball_rule(p: MultivariateBetaGaussian) -> tuple[Tensor, Tensor]:
     log_density = m * torch.log1p(-radii.square()) + (dim - 1) * radii.log()
     weights = rule * torch.exp(log_density - log_density.detach().amax(0))
     weights = weights / weights.sum(0)
-    directions, shares = direction_rule(dim, _DIRECTIONS.get(dim, 64), m)
+    directions, shares = direction_rule(dim, _ORDERS.get(dim, 64), m)
     steps = (directions @ p.scale_tril.mT).movedim(-2, 0)
     nodes = p.loc + radii[:, None, ..., None] * steps
     weights = weights[:, None] * shares.reshape(-1, *(1,) * m.dim())
