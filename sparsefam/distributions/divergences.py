@@ -163,6 +163,9 @@ def _divergence(
         return _sum_over_categories(p, q, integrand, nested).to(dtype)
     eps = max(torch.finfo(x).eps for x in dtypes)
     p, q = to_float64(p), to_float64(q)
+    if p.event_shape == (1,) and all(isinstance(x, EllipticalDistribution) for x in (p, q)):
+        p, q = _coordinates(p), _coordinates(q)
+        return univariate(p, q, integrand, nested, eps).squeeze(-1).to(dtype)
     rule = multivariate if p.event_shape else univariate
     return rule(p, q, integrand, nested, eps).to(dtype)
 
