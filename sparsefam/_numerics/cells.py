@@ -129,7 +129,7 @@ def positive_pieces(u: Tensor, rough: bool = False) -> Pieces:
     points = checks[:, :1].expand_as(values)
     if not rough:
         points, values = _with_dips(u, points, values)
-    # Nodes resolve polynomials that have pi or more of them in a wave.
+    # A wave that m nodes resolve has at least pi of them, which bounds the number of pieces.
     column, rank, rows = _sign_changes(values, 1 + len(u) // 3)
     # Row 0 stands for the lower end, and one more than there are check points for the upper.
     ends = torch.where(rows == 0, -1.0, 1.0).to(values)
