@@ -33,19 +33,19 @@ _PAIRS = 2**18
 
 
 class Shifts(NamedTuple):
-    """Densities that are those of the first query, moved."""
+    """Shifts of the density of the first query, from which all others follow."""
 
     steps: Tensor  # From the first query, (B or 1, Lq)
     deviation: float  # A bound of the standard deviations
 
 
 class Mode(NamedTuple):
-    """What is asked of a rule, besides the density and the basis."""
+    """The request to a rule, besides the density and the basis."""
 
     order: int = 64  # Of a quadrature
     contexts: bool = False  # Whether sums over the functions are asked for
     by_pairs: bool = False  # Whether each pair has to be computed by itself
-    centers: tuple[float, float] | None = None  # An interval in which all densities are centred
+    centers: tuple[float, float] | None = None  # An interval in which all densities are centered
     shifts: Shifts | None = None
 
 
@@ -69,6 +69,7 @@ class Rule:
         would be more numbers than the rest of a layer. Compiled graphs and transforms of
         `torch.func` take all at once.
         """
+        # C is contracted block by block, so that features never take (*batch, N) numbers at once.
         # `numel` would fix the sizes of an exported graph.
         pairs = p.batch_shape.numel() * len(psi) if branches_allowed() else 0
         if pairs < 4 * _PAIRS:
@@ -84,7 +85,7 @@ class Rule:
         return torch.cat([run(queries) for queries in blocks], -2)
 
     def reason(self, p: Any, psi: Any, mode: Mode) -> str:
-        """Return what `explain` says besides the name."""
+        """Return the reason that `explain` gives after the name."""
         return count_pairs(p, psi)
 
 
@@ -122,7 +123,7 @@ def _declines(result: Any) -> bool:
 # Rules by the types of a density and a basis, in the order in which they are asked. They serve
 # subclasses, too: the nearest pair is taken, of the distribution first.
 TABLE: dict[tuple[type, type], tuple[Rule, ...]] = {}
-# Rules for all pairs that the table lacks or whose rules do not serve, of which the last does.
+# Rules for all pairs that the table lacks, or whose rules do not serve; the last one always serves.
 GENERAL: list[Rule] = []
 
 
