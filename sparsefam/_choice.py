@@ -75,10 +75,11 @@ class Rule:
         if pairs < 4 * _PAIRS:
             return _contract(p.expect(psi), by_head)
 
-        def block(psi: Any, queries: Any) -> Tensor:
+        def block(psi: Basis, queries: Any) -> Tensor:
             return _contract(queries.expect(psi), by_head)
 
         count = p.batch_shape[-1]
+        # Queries of a block, so that with the whole batch they make about _PAIRS pairs.
         size = max(1, _PAIRS * count // pairs)
         run = recomputed(psi, block)
         blocks = [p[..., first : first + size] for first in range(0, count, size)]
@@ -116,7 +117,7 @@ class ClosedForm(Rule):
         return f"registered for {' and '.join(x.__name__ for x in self.types)}"
 
 
-def _declines(result: Any) -> bool:
+def _declines(result: object) -> bool:
     return result is NotImplemented
 
 
@@ -170,19 +171,19 @@ def nearest(distribution: type, basis: type) -> tuple[Rule, ...]:
     return ()
 
 
-def _first(rules: Iterable[Rule], p: Any, psi: Any, mode: Mode) -> Rule:
+def _first(rules: Iterable[Rule], p: Any, psi: object, mode: Mode) -> Rule:
     for rule in rules:
         if rule.serves(p, psi, mode):
             return rule
     raise AssertionError("the last rule must serve all pairs")
 
 
-def choose(p: Any, psi: Any, mode: Mode) -> Rule:
+def choose(p: Any, psi: object, mode: Mode) -> Rule:
     """Return the first rule that serves a density and a basis, or a function."""
     return _first((*nearest(type(p), type(psi)), *GENERAL), p, psi, mode)
 
 
-def means(p: Any, psi: Any, mode: Mode) -> Tensor:
+def means(p: Any, psi: object, mode: Mode) -> Tensor:
     """Return expectations, as `SparseDistribution.expect` does."""
     p._check_function(psi)
     require_integer("order", mode.order, 1, LARGEST_ORDER)
@@ -205,7 +206,7 @@ def explain(p: Any, psi: Any, order: int = 64, *, contexts: bool = False) -> str
         contexts: Whether to explain $E_p[\psi]^\top C$ instead, which attention layers compute.
 
     Raises:
-        ValueError: What `expect` refuses.
+        ValueError: As `expect`.
 
     Examples:
         >>> import torch
@@ -219,5 +220,5 @@ def explain(p: Any, psi: Any, order: int = 64, *, contexts: bool = False) -> str
     return _explain(choose(p, psi, mode), p, psi, mode)
 
 
-def _explain(rule: Rule, p: Any, psi: Any, mode: Mode) -> str:
+def _explain(rule: Rule, p: Any, psi: object, mode: Mode) -> str:
     return f"{rule.name}: {rule.reason(p, psi, mode)}"

@@ -24,6 +24,7 @@ __all__ = ["contexts_in_graph"]
 
 def contexts_in_graph(p: BetaGaussian | Mixture, psi: GaussianRBF, by_head: Tensor) -> Tensor:
     """Return contexts (B, heads, Lq, E) of beta-Gaussians or their mixtures, by an operator."""
+    # Operators take tensors and numbers: densities are taken apart, and made again in `_forward`.
     inner: Any = p.components if isinstance(p, Mixture) else p
     number = inner._fixed_exponent
     logits = p.logits if isinstance(p, Mixture) else None
@@ -70,6 +71,7 @@ def _backward(
         None if x is None else x.detach().requires_grad_(need)
         for x, need in zip(inputs, needed, strict=True)
     ]
+    # The values are those of the forward pass: only the graph of their derivatives is needed.
     with recording(), without_values():
         value = _forward(*(leaves + [number]))
         wanted = [x for x in leaves if x is not None and x.requires_grad]

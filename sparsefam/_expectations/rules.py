@@ -78,7 +78,7 @@ class Components(Rule):
 
 
 class Quadrature(Rule):
-    """Nodes on the support of the density, or on its intersection with those of the functions."""
+    """Nodes on the support of the density, or on its intersection with those of functions."""
 
     name = "quadrature"
 
@@ -198,10 +198,8 @@ class WaveFeatures(Rule):
         return wave_means(p, psi, extent, waves)
 
     def contexts(self, p: Any, psi: GaussianRBF, by_head: Tensor, mode: Mode) -> Tensor:
-        inner, (extent, waves) = (
-            _inner(p),
-            cast(tuple[tuple[float, ...], Waves], self._plan(p, psi, mode)),
-        )
+        inner = cast(SymmetricDistribution, _inner(p))
+        extent, waves = cast(tuple[tuple[float, ...], Waves], self._plan(p, psi, mode))
         weights = p.logits.softmax(-1) if isinstance(p, Mixture) else None
         readable = _readable(inner, psi)
         return wave_contexts(inner, psi, by_head, extent, waves, readable, weights)
@@ -304,7 +302,8 @@ class TruncatedNormal(Rule):
         return means.to(p._like.dtype)
 
 
-def _inner(p: SparseDistribution) -> SparseDistribution:
+def _inner(p: SparseDistribution) -> object:
+    """Return the components of a mixture, which may be a list, or else the density."""
     return p.components if isinstance(p, Mixture) else p
 
 

@@ -209,6 +209,7 @@ class _Rows:
         right = sums(waves.amplitudes(psi.centers, cast(Tensor, psi.widths)).to(dtype))
         middle = 0.5 * (waves.low + waves.high)
         loc = torch.where(self.fits, self.density.loc, middle)
+        # Rows that do not fit take the features of a density that does; they are replaced later.
         half = torch.where(self.fits, self.half, waves.width)
         fitting = weights
         if weights is not None:
@@ -227,7 +228,8 @@ class _Rows:
             densities = self._at(nodes, *(x[index] for x in self._parameters()))
             contexts = _times_groups(densities.to(dtype), right, index[0])
             return _put(values, index, contexts, weights)
-        # Where values are not read the centers are near, and no edge is close for the scale.
+        # Where values are not read the centers are near, and no edge is close for the scale. All
+        # rows are computed, with harmless parameters where others are selected.
         far, nodes = 4 * waves.longest, nodes.to(dtype)
         safe = zip(self._parameters(), (middle, far, None), strict=True)
         parameters = (x if other is None else torch.where(self.wide, x, other) for x, other in safe)
@@ -263,6 +265,7 @@ def _times_groups(weights: Tensor, right: Tensor, group: Tensor) -> Tensor:
     """Multiply rows (R, M) and the matrices (G or 1, M, E) of their groups (R)."""
     if right.shape[0] == 1:
         return weights @ right[0]
+    # In blocks, since each row takes a copy of the matrix of its group.
     step = max(1, _BLOCK // right[0].numel())
     blocks = zip(weights.split(step), group.split(step), strict=True)
     return torch.cat([(x.unsqueeze(-2) @ right[g]).squeeze(-2) for x, g in blocks])

@@ -105,6 +105,7 @@ class InputShapes(NamedTuple):
                 raise ValueError(f"positions must be given in {len(self.box)} dimensions, got None")
             dtype = torch.promote_types(value.dtype, torch.float32)
             observed = value.new_ones(length) if padding is None else allowed_by(padding)
+            # The center of cell k of n: (k - 1/2) / n, counting values that are observed.
             order = observed.to(dtype).cumsum(-1)
             ((low, high),) = self.box
             positions = low + (high - low) * (order - 0.5) / order[..., -1:]

@@ -53,7 +53,7 @@ class AttentionMask(NamedTuple):
         visible = allowed.expand(batch, *allowed.shape[1:])
         if observed is not None:
             visible = visible & observed[:, None, None]
-        # Without queries `any` would hide all positions, of which the mask says nothing.
+        # Without queries `any` would hide all positions, about which the mask says nothing.
         return cls(visible.any(2).any(1) if mask.shape[-2] else observed, visible, bias)
 
     def check(self, discrete: bool) -> None:
@@ -175,7 +175,7 @@ def full_precision(x: Tensor) -> AbstractContextManager[object]:
 
 
 def is_autocasting(x: Tensor) -> bool:
-    """Whether autocast is on for the device of a tensor."""
+    """Return whether autocast is on for the device of a tensor."""
     kind = x.device.type
     return kind != "meta" and torch.is_autocast_enabled(kind)
 

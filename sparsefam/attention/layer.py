@@ -566,7 +566,7 @@ class ContinuousAttention(nn.Module):
         else:
             coefficients, constant = fit_per_query(regression, positions, values, mask.visible)
         observed = Observed(regression.basis, positions, projected.queries, mask)
-        # Channels after those of the values are functions of the keys, which the density reads.
+        # The channels behind the values are functions of the keys, which the density reads.
         if values.shape[-1] > size:
             means = mask.mean(values[..., size:])
             observed = observed._replace(functions=coefficients[..., size:], means=means)

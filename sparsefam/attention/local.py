@@ -98,15 +98,17 @@ class LocalScore(AttentionScore):
         ndim = len(self.box)
         channels = self.bias.unflatten(0, (self.heads, -1))
         offsets, deviations, triangle = channels.split(self._sizes, -1)
+        # Offsets between -reach and reach, by the inverse of the tanh in `density`.
         offsets.copy_(torch.atanh((2 * initial_centers(self.heads, ndim) - 1) / _MOST))
         width = max(self.reach * self.heads ** (-1 / ndim), 1.1 * _LEAST)
-        # The logit inverts the sigmoid of `density`.
+        # The sigmoid of `density` is inverted likewise, by the logit.
         fraction = (width - _LEAST) / (self.margin - _LEAST)
         deviations.fill_(math.log(fraction / (1 - fraction)))
         triangle.zero_()
 
     def forward(self, query: Tensor, key: Tensor | None = None) -> Tensor:
         """Return channels (B, 1, channels), without the rounding of autocast."""
+        # A length of 1 in place of Lq: channels do not depend on the query.
         return to_single(self.bias).expand(query.shape[0], 1, -1)
 
     def density(

@@ -211,6 +211,7 @@ class ContractingMemory(nn.Module):
             relocation = self._relocation(density, len(state))
             low = torch.zeros(density.batch_shape[0], 1, dtype=dtype_of(density), device=s.device)
             source = increasing_root(lambda t: relocation(t) - s, low, low + 1, _STEPS).to(s)
+        # The state ends with a row of constants, or with none under a ridge penalty.
         size = len(self.regression.basis)
         coefficients, constant = state.double().split([size, state.shape[1] - size], 1)
         past = ValueFunction(self.regression.basis, coefficients)(source) + constant.sum(1, True)
@@ -231,8 +232,8 @@ class ContractingMemory(nn.Module):
 
         def mass(t: Tensor) -> Tensor:
             rows = t.mT.reshape(*t.mT.shape, *(1,) * (len(density.batch_shape) - 1))
-            below = p.cdf(rows).reshape(len(rows), -1, density.batch_shape[1:].numel())
-            return below.mean(-1).mT
+            cdf = p.cdf(rows).reshape(len(rows), -1, density.batch_shape[1:].numel())
+            return cdf.mean(-1).mT  # over heads and queries
 
         # Mass outside [0, 1] is spread evenly: G(0) = 0 and G(1) = 1 whatever the density.
         ends = torch.tensor([[0.0, 1.0]], dtype=dtype_of(density), device=density.alpha.device)

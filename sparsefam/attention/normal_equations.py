@@ -187,7 +187,7 @@ def _minimize(curve: Curve, trace: Tensor) -> Tensor:
 
 
 def _trace(gram: Tensor) -> Tensor:
-    """Trace (B or 1, 1), positive."""
+    """Return traces (B or 1, 1), at least tiny."""
     return gram.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True).clamp_min(_TINY)
 
 
@@ -197,6 +197,8 @@ def _gcv_slope(statistics: NormalEquations, penalty: Tensor, stationary: Tensor)
     size = gram.shape[-1]
     eye = torch.eye(size, dtype=gram.dtype, device=gram.device)
     ridge = penalty[:, None, None]
+    # The formulas of `_gcv_curve` without eigenvectors, whose derivatives divide by differences of
+    # eigenvalues: tr (G + l I)^-1 and its like are smooth where these coincide.
     factor = torch.linalg.cholesky_ex(
         torch.where(stationary[:, None, None], gram + ridge * eye, eye)
     )[0]

@@ -373,6 +373,7 @@ class RidgeRegression(nn.Module):
         """Sum over observations."""
         batch, length, channels = values.shape
         basis, given = self.basis, self.chunk_size
+        # Shared positions have one Gram matrix, but with weights each example has its own.
         if weights is not None:
             positions = positions.expand(batch, *positions.shape[1:])
         columns = max(batch, 1) * (len(basis) + channels)
@@ -416,6 +417,7 @@ class RidgeRegression(nn.Module):
         tensors = chain((positions,), self.basis.parameters(), self.basis.buffers())
         if self._factor == "gcv" or any(x.requires_grad for x in tensors):
             return False
+        # The comparison below would fix the sizes of an exported graph.
         if exported():
             return True
         batch, length, channels = values.shape
@@ -468,6 +470,7 @@ class RidgeRegression(nn.Module):
         if constant is None:
             return solved, torch.zeros_like(solved[:, 0])
         total = (statistics.sum_of_functions.unsqueeze(1) @ solved).squeeze(1)
+        # Weights sum to 1: the fit reproduces constants.
         return solved, (1 - total) / statistics.num_observations.unsqueeze(-1)
 
     def _prepare(
@@ -537,9 +540,11 @@ class RidgeRegression(nn.Module):
 def _default_basis(box: Box) -> GaussianRBF:
     """Return Gaussians on a grid over a box: 64 on the line, 100 in 2-D, 216 in 3-D.
 
-    They are as wide as one and a half steps of the grid, the longest one if axes differ.
+    They are as wide as one and a half steps of the grid, by the longest axis if axes differ.
     """
     count = _COUNTS.get(len(box), _MANY_AXES)
+    # Steps differ with the sides of the box, and a Gaussian has one width for all axes: the longest
+    # leaves no gaps.
     axes = [torch.linspace(low, high, count) for low, high in box]
     step = max(high - low for low, high in box) / (count - 1)
     return GaussianRBF(torch.cartesian_prod(*axes), _OVERLAP * step)

@@ -283,11 +283,13 @@ class QuadraticScore(_ScoreProjection):
             score = Quadratic(loc.squeeze(-1), sigma=sigma.squeeze(-1))
         else:
             rows, columns = torch.tril_indices(ndim, ndim, -1, device=sigma.device)
+            # L = diag(sigma) times a lower triangle with ones on its diagonal.
             unit = torch.diag_embed(torch.ones_like(sigma))
             unit[..., rows, columns] = triangle
             score = MultivariateQuadratic(loc, sigma.unsqueeze(-1) * unit)
         if self.components is None:
             return rpm(score, alpha)
+        # One alpha for all components of a mixture, whose axis is the last.
         alpha = alpha.unsqueeze(-1) if isinstance(alpha, Tensor) else alpha
         return Mixture(by_head(logits / temperature, counts), rpm(score, alpha))
 
@@ -348,6 +350,7 @@ class _MeshScore(AttentionScore):
         dtype = torch.promote_types(like.dtype, torch.float32)  # no half precision
         weights = like.new_zeros(features.points.shape[-2], dtype=dtype)
         mesh = find_mesh(weights, features, uniform_box(*ends(self.box, like)), 2.0, tolerance)
+        # For a basis the mesh may get further nodes, whose values of the functions are added.
         mesh = mesh.with_matrix_of(features).for_basis(basis)
         return replace(mesh.with_matrix_of(features), basis=basis)
 
@@ -432,7 +435,7 @@ class KernelScore(_MeshScore, _ScoreProjection):
         return _kernel_density(score, base, alpha, self.mesh(observed.basis), self.normalization)
 
     def _points(self) -> Tensor:
-        """Inducing points (I, D)."""
+        """Return inducing points (I, D) in the domain."""
         low, high = ends(self.box, self.inducing_points)
         # Conversion to another dtype may have rounded the outermost ones across the ends.
         points = self.inducing_points.detach().reshape(-1, len(self.box))
@@ -573,6 +576,7 @@ class ContentScore(_MeshScore, DiscreteScore):
     ) -> SparseDistribution:
         """Return densities (B, heads, Lq) of projected queries, by the functions of the keys."""
         queries = projected.unflatten(-1, (self.heads, -1))
+        # K - mean(K) in the basis: the last channel is the regression of the constant 1.
         coefficients, means = cast(Tensor, observed.functions), cast(Tensor, observed.means)
         are_per_query = coefficients.dim() > means.dim()
         if are_per_query:
@@ -688,7 +692,7 @@ def _inducing_points(points: Tensor | int, box: Box) -> Tensor:
 
 
 def ends(box: Box, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Ends of the domain (D,), with the dtype and device of another tensor."""
+    """Return ends of the domain (D,), with the dtype and device of another tensor."""
     if compiled():
         low, high = like.new_tensor(box).T.unbind()
     else:
