@@ -1,7 +1,7 @@
 """Covariances of two bases under an elliptical density, computed in float64.
 
 Polynomials to degree 2 have closed forms with each other and with Gaussian functions. Other pairs
-are integrated by quadrature after their values at the centre are subtracted. Gaussian functions too
+are integrated by quadrature after their values at the center are subtracted. Gaussian functions too
 narrow for quadrature are integrated as the Gaussian function that is their product. Pairs for which
 two rules differ are refused.
 """
@@ -59,7 +59,7 @@ def _covariance(p: Any, phi: Basis, psi: Basis, dtype: torch.dtype) -> Tensor:
 
 
 class Gaussians(NamedTuple):
-    """Normalised Gaussian functions of vectors."""
+    """Normalized Gaussian functions of vectors."""
 
     centers: Tensor  # (N, D)
     spread: Tensor  # Standard deviations (N,) or covariances (N, D, D)
@@ -126,7 +126,7 @@ def exponent_of_ball(p: Any) -> Tensor | float | None:
 
 
 def _slope_and_curvature(p: Any, basis: Polynomial) -> tuple[Tensor, Tensor]:
-    """Return derivatives in u at the centre of monomials to degree 2, (*batch, N, D[, D])."""
+    """Return derivatives in u at the center of monomials to degree 2, (*batch, N, D[, D])."""
     powers = torch.as_tensor(basis.exponents).to(p.loc)
     hessian = powers.unsqueeze(-1) * powers.unsqueeze(-2) - powers.diag_embed()
     linear = (powers.sum(-1, keepdim=True) == 1) * powers
@@ -179,10 +179,10 @@ def _gaussian_product(p: Any, phi: Gaussians, psi: Gaussians) -> tuple[Tensor, T
     (a, first), (b, second) = _normals(phi), _normals(psi)
     total = first.unsqueeze(1) + second
     # N(t; a, A) N(t; b, B) = N(a; b, A + B) N(t; c, C), C = A (A + B)^-1 B.
-    share = torch.linalg.solve(total, first.unsqueeze(1)).mT  # A (A + B)^-1
+    gain = torch.linalg.solve(total, first.unsqueeze(1)).mT  # A (A + B)^-1
     gap = b - a.unsqueeze(1)
-    centers = a.unsqueeze(1) + (share @ gap.unsqueeze(-1)).squeeze(-1)
-    covariances = share @ second
+    centers = a.unsqueeze(1) + (gain @ gap.unsqueeze(-1)).squeeze(-1)
+    covariances = gain @ second
     covariances = 0.5 * (covariances + covariances.mT)
     overlap = MultivariateNormal(torch.zeros_like(gap), total, validate_args=False).log_prob(gap)
     products = _means(p, Gaussians(centers.flatten(0, 1), covariances.flatten(0, 1)))
@@ -213,11 +213,11 @@ def _integrate(p: Any, phi: Basis, psi: Basis, fine: bool) -> tuple[Tensor, Tens
 
 
 def _rule(p: Any, fine: bool) -> tuple[Tensor, Tensor]:
-    """Return nodes less the centre (Q, *batch, D), and weights (Q, *batch)."""
+    """Return nodes less the center (Q, *batch, D), and weights (Q, *batch)."""
     dim = p.loc.shape[-1]
     if isinstance(p.generator, TruncatedPower) or dim not in _LATTICE:
-        centred = p._replace(loc=torch.zeros_like(p.loc))
-        return centred.quadrature(_ORDERS.get(dim, _QUASI_RANDOM_ORDERS)[fine])
+        centered = p._replace(loc=torch.zeros_like(p.loc))
+        return centered.quadrature(_ORDERS.get(dim, _QUASI_RANDOM_ORDERS)[fine])
     # The trapezoidal rule needs fewer nodes for a normal density than Gauss rules.
     points, width = _LATTICE[dim], 2 * _EXTENT / _LATTICE[dim]
     index = torch.arange(points, dtype=p.loc.dtype, device=p.loc.device)

@@ -65,12 +65,12 @@ class Generator:
 
     def rule(self, order: int) -> tuple[Tensor, Tensor]:
         """Return nodes and weights (2 order, *batch) for E[g(x)], one rule on each half."""
-        reach = self.reach() * torch.ones_like(self.alpha)
-        share, rule = (
+        half_width = self.reach() * torch.ones_like(self.alpha)
+        fraction, unit_weights = (
             x.reshape(order, *(1,) * self.alpha.dim()) for x in smooth_unit_rule(order, self.alpha)
         )
-        right = reach * share
-        weights = reach * rule * torch.exp(self.log_density(right))
+        right = half_width * fraction
+        weights = half_width * unit_weights * torch.exp(self.log_density(right))
         return torch.cat([-right.flip(0), right]), torch.cat([weights.flip(0), weights])
 
     def log_density(self, x: Tensor) -> Tensor:
@@ -133,10 +133,10 @@ class QuadratureGenerator(Generator):
     """
 
     def cdf(self, x: Tensor) -> Tensor:
-        share, weights = (y.reshape(-1, *(1,) * x.dim()) for y in smooth_unit_rule(64, x))
+        fraction, weights = (y.reshape(-1, *(1,) * x.dim()) for y in smooth_unit_rule(64, x))
         size = torch.where(x < 0, -x, x)  # unlike abs, it has a slope at 0
         width = (self.reach() - size).clamp_min(0)
-        density = torch.exp(self.log_density(size + width * share))
+        density = torch.exp(self.log_density(size + width * fraction))
         tail = width * (weights * density).sum(0)
         return torch.where(x < 0, tail, 1 - tail)
 
@@ -200,7 +200,7 @@ class TruncatedPower(Generator):
         self.dim = dim
         self.exponent = 1 / (alpha - 1) if exponent is None else exponent
         if exponent is not None and exponent <= _LOW_EXPONENT:
-            # Even powers have no kink at the centre.
+            # Even powers have no kink at the center.
             self.cuts = (-1.0, 1.0) if self.order == 2 and exponent <= 1 else (-1.0, 0.0, 1.0)
 
     @property
@@ -327,7 +327,7 @@ class Parabola(TruncatedPower):
         tail = torch.where(value < 0.5, value, 1 - value)
         if self.number == 1:
             # The trigonometric root of the cubic, as a distance from the nearer edge; 0 exactly at
-            # the centre.
+            # the center.
             angle = 2 * torch.asin(tail.sqrt())
             side = 4 * torch.sin(angle / 6) * torch.cos((torch.pi - angle) / 6)
             x = torch.where(tail == 0.5, (0.5 - tail) * (4 / 3), 1 - side)
@@ -342,13 +342,13 @@ class Parabola(TruncatedPower):
         r"""Return |x| to about two digits for a tail of at most one half, from a normal's quantile.
 
         For its square $s$, $-2 (m + 1) \log(1 - x^2)$ is $s$ and a little more: $s/(4 (m + 1))$ at
-        the centre, and $\log(s/(2 (m + 1)))$ next to the edge.
+        the center, and $\log(s/(2 (m + 1)))$ next to the edge.
         """
         b = self.m.detach() + 1
         s = torch.special.ndtri(tail.clamp_min(torch.finfo(tail.dtype).tiny)).square()
-        share = s / (4 * b)
-        more = torch.log1p(share * (1 + share) / (1 + 0.5 * share))
-        return torch.sqrt(-torch.expm1(-(s + more) / (2 * b)))
+        ratio = s / (4 * b)
+        correction = torch.log1p(ratio * (1 + ratio) / (1 + 0.5 * ratio))
+        return torch.sqrt(-torch.expm1(-(s + correction) / (2 * b)))
 
     def sample(self, shape: Size) -> Tensor:
         if self.number == 1:
@@ -356,7 +356,7 @@ class Parabola(TruncatedPower):
         return self.sample_vectors(shape).squeeze(-1)
 
     def sample_vectors(self, shape: Size) -> Tensor:
-        r"""Draw x (*shape, D), differentiable in alpha by implicit reparameterisation.
+        r"""Draw x (*shape, D), differentiable in alpha by implicit reparameterization.
 
         References:
             Figurnov et al. (2018), Implicit Reparameterization Gradients. arXiv:1805.08498
@@ -397,13 +397,13 @@ class Parabola(TruncatedPower):
         edge = 1 - torch.finfo(radius.dtype).eps / 2
         radius = radius.detach().clamp(max=edge)
         side, m, dim = (1 - radius) * (1 + radius), self.m, self.dim
-        found = self._log_tail(radius)
+        log_mass = self._log_tail(radius)
         log_surface = math.log(2) + 0.5 * dim * math.log(math.pi) - math.lgamma(dim / 2)
         log_density = self.log_density_of_power(radius.square()) + log_surface
         if dim > 1:
             log_density = log_density + (dim - 1) * radius.log()
-        hazard = torch.exp(log_density - found)
-        step = (found - (found.detach() if log_tail is None else log_tail)) / hazard
+        hazard = torch.exp(log_density - log_mass)
+        step = (log_mass - (log_mass.detach() if log_tail is None else log_tail)) / hazard
         # Derivatives of the log density in -radius, and from them the ratios of the second and
         # third derivative of `found` to the first.
         rise, bend = 2 * m * radius / side, -2 * m * (1 + radius.square()) / side.square()

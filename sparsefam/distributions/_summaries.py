@@ -45,8 +45,8 @@ class Summaries(TorchDistribution):
     def _known_icdf(self, value: Tensor) -> Tensor | None:
         """Return quantiles of probabilities in [0, 1]."""
 
-    def _known_moment(self, n: int, centre: Tensor) -> Tensor | None:
-        """Return E[(t - centre)^n] (*batch)."""
+    def _known_moment(self, n: int, center: Tensor) -> Tensor | None:
+        """Return E[(t - center)^n] (*batch)."""
 
     def _breakpoints(self) -> Tensor:
         """Return locations (*batch, J) between which the density is smooth, padded with NaN."""
@@ -62,15 +62,15 @@ class Summaries(TorchDistribution):
         """
         self._require_numbers("cdf")
         self._check_value(value)
-        if (known := self._known_cdf(value)) is not None:
-            return known
+        if (mass := self._known_cdf(value)) is not None:
+            return mass
         below = self._known_tail(value, torch.zeros_like(value, dtype=torch.bool), False)
         return super().cdf(value) if below is None else below
 
     def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
         """Return what `_known_tail` does."""
-        if (known := self._known_tail(value, upper, log)) is not None:
-            return known
+        if (mass := self._known_tail(value, upper, log)) is not None:
+            return mass
         below = self.cdf(value)
         tail = torch.where(upper, 1 - below, below)
         return log_positive(tail) if log else tail
@@ -93,24 +93,24 @@ class Summaries(TorchDistribution):
 
     def _log_interval(self, a: Tensor, b: Tensor) -> Tensor:
         """Return the logarithm of the mass between a and b."""
-        if (known := self._known_mass(a, b, log=True)) is not None:
-            return known
+        if (log_mass := self._known_mass(a, b, log=True)) is not None:
+            return log_mass
         near, far, upper = self._from_smaller_tail(a, b)
-        whole, rest = (self._log_tail(x, upper) for x in (near, far))
-        some = whole > rest
-        fall = torch.where(some, rest - whole, -1.0)
+        log_near, log_far = (self._log_tail(x, upper) for x in (near, far))
+        positive = log_near > log_far
+        fall = torch.where(positive, log_far - log_near, -1.0)
         close = fall > -0.5
-        share = torch.where(
+        log_fraction = torch.where(
             close,
             (-torch.expm1(torch.where(close, fall, -1.0))).log(),
             torch.log1p(-torch.where(close, -1.0, fall).exp()),
         )
-        return torch.where(some, torch.where(some, whole, 0.0) + share, -math.inf)
+        return torch.where(positive, torch.where(positive, log_near, 0.0) + log_fraction, -math.inf)
 
     def _interval(self, a: Tensor, b: Tensor) -> Tensor:
         """Return the mass between a and b."""
-        if (known := self._known_mass(a, b, log=False)) is not None:
-            return known
+        if (mass := self._known_mass(a, b, log=False)) is not None:
+            return mass
         near, far, upper = self._from_smaller_tail(a, b)
         return (self._tail(near, upper) - self._tail(far, upper)).clamp_min(0)
 
@@ -162,11 +162,11 @@ class Summaries(TorchDistribution):
     ) -> tuple[Tensor, Tensor]:
         """Return the ends of intervals, after the checks of the method of this name."""
         self._require_numbers(name)
-        own: Any = self
+        density: Any = self
         low, high, _ = broadcast_arguments(a=a, b=b, density=self._like)
         if self._validate_args:
-            for end, place in zip("ab", (low, high), strict=True):
-                own._validate_sample(place, end)
+            for end, values in zip("ab", (low, high), strict=True):
+                density._validate_sample(values, end)
             require(low <= high, "a", "at most b", (low, high))
         return low, high
 
@@ -215,8 +215,8 @@ class Summaries(TorchDistribution):
         self._check_value(value)
         if self._validate_args:
             require((value >= 0) & (value <= 1), "value", "a probability in [0, 1]", value)
-        known = self._known_icdf(value)
-        return super().icdf(value) if known is None else known
+        quantiles = self._known_icdf(value)
+        return super().icdf(value) if quantiles is None else quantiles
 
     @property
     def median(self) -> Tensor:
@@ -224,18 +224,18 @@ class Summaries(TorchDistribution):
         self._require_numbers("median")
         return self.icdf(torch.full_like(self._like, 0.5))
 
-    def _moment_about(self, n: int, centre: Tensor) -> Tensor:
-        """Return E[(t - centre)^n] (*batch)."""
-        known = self._known_moment(n, centre)
-        return self.expect(lambda t: (t - centre) ** n) if known is None else known
+    def _moment_about(self, n: int, center: Tensor) -> Tensor:
+        """Return E[(t - center)^n] (*batch)."""
+        moment = self._known_moment(n, center)
+        return self.expect(lambda t: (t - center) ** n) if moment is None else moment
 
     def _central_moment(self, n: int, standardized: bool = False) -> Tensor:
         """Return E[(t - mean)^n] (*batch), NaN where there is no mean, or that over stddev^n."""
         mean = self.mean
         exists = mean.isfinite()
-        found = self._moment_about(n, torch.where(exists, mean, 0.0))
-        found = torch.where(exists, found, math.nan)
-        return found / self.variance ** (n / 2) if standardized else found
+        moment = self._moment_about(n, torch.where(exists, mean, 0.0))
+        moment = torch.where(exists, moment, math.nan)
+        return moment / self.variance ** (n / 2) if standardized else moment
 
     def moment(self, n: int, central: bool = False) -> Tensor:
         """Return E[t^n], or with `central` E[(t - mean)^n], (*batch).

@@ -134,9 +134,9 @@ class SparseDistribution(Summaries):
         """
         sample_shape = require_shape("sample_shape", sample_shape)
         with torch.no_grad():
-            known = self._known_draws(sample_shape)
-            drawn: Tensor = super().sample(sample_shape) if known is None else known
-        return drawn.detach()  # a replayed trace of torch.jit ignores no_grad
+            draws = self._known_draws(sample_shape)
+            samples: Tensor = super().sample(sample_shape) if draws is None else draws
+        return samples.detach()  # a replayed trace of torch.jit ignores no_grad
 
     def _extended_shape(self, sample_shape: _size = Size()) -> Size:
         """Return the shape of samples, or raise ValueError for a shape that is none."""
@@ -516,12 +516,12 @@ class StandardizedDistribution(SparseDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """The centre (*batch, *event)."""
+        """The center (*batch, *event)."""
         return self.loc
 
     @property
     def mode(self) -> Tensor:
-        """The centre (*batch, *event)."""
+        """The center (*batch, *event)."""
         return self.loc
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -575,7 +575,7 @@ class SoftmaxDistribution(SparseDistribution):
 
     @property
     def log_normalizer(self) -> Tensor:
-        """The normaliser of `score`: 0 (*batch)."""
+        """The normalizer of `score`: 0 (*batch)."""
         return torch.zeros_like(self._like)
 
     def tsallis_entropy(self) -> Tensor:

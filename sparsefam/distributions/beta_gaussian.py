@@ -136,7 +136,7 @@ class BetaGaussian(PowerDistribution):
     `scipy.stats.semicircular(loc, scale)`.
 
     Args:
-        loc: Centre $\mu$ (*batch).
+        loc: Center $\mu$ (*batch).
         scale: Half-width $s > 0$ of the support (*batch).
         alpha: Entropic index in (1, inf], (*batch); it may require grad. A Python number selects
             closed forms if the exponent is an integer up to 3.
@@ -223,7 +223,7 @@ class TruncatedParabola(BetaGaussian):
     Equivalent to `scipy.stats.rdist(4, loc, scale)`: the Epanechnikov kernel.
 
     Args:
-        loc: Centre $\mu$ (*batch).
+        loc: Center $\mu$ (*batch).
         scale: Half-width $s > 0$ of the support (*batch).
         validate_args: As in torch.distributions.
 

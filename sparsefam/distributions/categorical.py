@@ -27,7 +27,7 @@ class SparseCategorical(SparseDistribution):
     Equivalent to `torch.distributions.Categorical` where all probabilities are positive.
 
     Args:
-        probs: Nonnegative weights (*batch, K), which are normalised to sum to one.
+        probs: Nonnegative weights (*batch, K), which are normalized to sum to one.
         alpha: Entropic index of their prediction map (*batch).
         validate_args: As in torch.distributions.
 

@@ -93,11 +93,11 @@ class Censored(MixedDistribution):
 
     def _atoms(self) -> tuple[Tensor, Tensor]:
         ends, (first, last) = torch.stack(self._ends()), self._base_ends()
-        some = ends.isfinite() & torch.stack([ends[0] > first, ends[1] < last])
+        present = ends.isfinite() & torch.stack([ends[0] > first, ends[1] < last])
         base: Any = self.base
         inner = base._inside() if isinstance(base, TorchUnivariate) else 0.0
-        log_masses = self._log_beyond(*torch.where(some, ends, inner))
-        masses = torch.where(some, log_masses, -math.inf)
+        log_masses = self._log_beyond(*torch.where(present, ends, inner))
+        masses = torch.where(present, log_masses, -math.inf)
         return torch.where(ends.isfinite(), ends, 0.0), masses
 
     def _log_beyond(self, low: Tensor, high: Tensor) -> Tensor:
@@ -113,9 +113,9 @@ class Censored(MixedDistribution):
         )
         return torch.stack([p._log_mass for p in tails])
 
-    def _part(self) -> tuple[Truncated, Tensor]:
-        part = Truncated(self.base, *self._ends(), validate_args=False)
-        return part, part._log_mass
+    def _continuous(self) -> tuple[Truncated, Tensor]:
+        inner = Truncated(self.base, *self._ends(), validate_args=False)
+        return inner, inner._log_mass
 
     def _intervals(self) -> Tensor:
         low, high = self.low.unsqueeze(-1), self.high.unsqueeze(-1)

@@ -74,7 +74,7 @@ class LocationScale(SymmetricDistribution):
     $x^2/2$ the triangular density.
 
     Args:
-        loc: Centre $\mu$ (*batch).
+        loc: Center $\mu$ (*batch).
         scale: $\sigma > 0$ (*batch): the score's scale, not the half-width of the support.
         g: Convex and continuously differentiable on $[0, \infty)$, elementwise in torch. It may
             hold parameters that require grad.

@@ -31,7 +31,7 @@ class SymmetricDistribution(StandardizedDistribution):
     logarithm.
 
     Args:
-        loc: Centre (*batch).
+        loc: Center (*batch).
         scale: Scale (*batch), positive and finite.
         alpha: Entropic index (*batch).
         validate_args: As in torch.distributions.
@@ -121,15 +121,15 @@ class SymmetricDistribution(StandardizedDistribution):
 
     @property
     def median(self) -> Tensor:
-        """The centre (*batch)."""
+        """The center (*batch)."""
         return self.loc
 
-    def _known_moment(self, n: int, centre: Tensor) -> Tensor:
+    def _known_moment(self, n: int, center: Tensor) -> Tensor:
         # All terms have the same sign.
-        offset, total = self.loc - centre, torch.zeros_like(self.loc)
+        offset, total = self.loc - center, torch.zeros_like(self.loc)
         for k in range(0, n + 1, 2):
-            own = self.scale**k * self.generator.moment(k)
-            total = total + math.comb(n, k) * offset ** (n - k) * own
+            even_moment = self.scale**k * self.generator.moment(k)
+            total = total + math.comb(n, k) * offset ** (n - k) * even_moment
         return total
 
     def _central_moment(self, n: int, standardized: bool = False) -> Tensor:

@@ -61,9 +61,9 @@ class Line:
         # lerp is exact at the ends of subintervals.
         ends = torch.stack([torch.lerp(low, high, (1 + y) / 2) for y in (lower, upper)], -1)
         ends = torch.where(alive.unsqueeze(-1), ends, math.nan).to(s.weights)
-        found = IntervalUnion.merged(ends.flatten(1, 2)).intervals
-        most = int((~found[..., 0].isnan()).sum(-1).amax())
-        lower, upper = found[:, :most].reshape(*s.batch, most, 2).unbind(-1)
+        merged = IntervalUnion.merged(ends.flatten(1, 2)).intervals
+        most = int((~merged[..., 0].isnan()).sum(-1).amax())
+        lower, upper = merged[:, :most].reshape(*s.batch, most, 2).unbind(-1)
         # Ends of the mesh are those of the base, which may be infinite.
         (first, last), bounds = self._ends, s.mesh.base.bounds(0)
         lower = torch.where(lower <= first, bounds[0], lower)
@@ -93,25 +93,25 @@ class Line:
         side = upper.reshape(-1)
         x, measure = (torch.where(side, v.flip(0), v) for v in (x, measure))
         x, measure = below(x, measure, torch.where(upper, -y, y).reshape(-1).to(x))
-        (part,) = integrals(x, measure, power, ("power",))
-        part = part.sum(0).reshape(value.shape) / s.Z.reshape(s.batch)
+        (within,) = integrals(x, measure, power, ("power",))
+        within = within.sum(0).reshape(value.shape) / s.Z.reshape(s.batch)
         masses = self._cell_masses()
         before, after = (
             (v.cumsum(-1) - v).expand(*cell.shape, -1) for v in (masses, masses.flip(-1))
         )
-        place = cell.unsqueeze(-1)
-        before = before.gather(-1, place).squeeze(-1)
-        after = after.gather(-1, masses.shape[-1] - 1 - place).squeeze(-1)
-        found = (torch.where(upper, after, before) + part).to(
+        index = cell.unsqueeze(-1)
+        before = before.gather(-1, index).squeeze(-1)
+        after = after.gather(-1, masses.shape[-1] - 1 - index).squeeze(-1)
+        mass = (torch.where(upper, after, before) + within).to(
             torch.promote_types(value.dtype, s.weights.dtype)
         )
         if value.requires_grad or may_have_tangent(value):
             density = self._density(value.detach()).detach()
             density = torch.where(upper, -density, density)
-            found = differentiable_once(found + (value - value.detach()) * density)
-        outside = ((value <= first) == upper).to(found.dtype)
-        found = torch.where((value <= first) | (value >= last), outside, found)
-        return found.clamp(0, 1)
+            mass = differentiable_once(mass + (value - value.detach()) * density)
+        outside = ((value <= first) == upper).to(mass.dtype)
+        mass = torch.where((value <= first) | (value >= last), outside, mass)
+        return mass.clamp(0, 1)
 
     def _density(self, t: Tensor) -> Tensor:
         return self.solution.log_density(t.unsqueeze(-1)).exp()
@@ -121,9 +121,9 @@ class Line:
         s = self.solution
         offsets = s.offsets_on(s.mesh)
         row = torch.arange(offsets.shape[-1], device=cell.device).reshape(s.batch)
-        row, place = row.expand(cell.shape).reshape(-1), cell.reshape(-1)
-        measure = s.measure_on(s.mesh).squeeze(-1)[:, place]
-        return offsets[:, place, row], measure, s.power.take(row)
+        row, column = row.expand(cell.shape).reshape(-1), cell.reshape(-1)
+        measure = s.measure_on(s.mesh).squeeze(-1)[:, column]
+        return offsets[:, column, row], measure, s.power.take(row)
 
     def _cell_masses(self) -> Tensor:
         """Return masses of subintervals (*batch, G)."""
@@ -157,18 +157,18 @@ class Line:
         level = level.to(masses)
         above = masses.cumsum(-1)
         above = (above / above[..., -1:]).expand(*level.shape, -1).contiguous()
-        place = torch.searchsorted(above, level.unsqueeze(-1).contiguous())
-        place = place.clamp_max(masses.shape[-1] - 1)
-        last, own = (
-            x.expand(*level.shape, -1).gather(-1, place).squeeze(-1) for x in (above, masses)
+        index = torch.searchsorted(above, level.unsqueeze(-1).contiguous())
+        index = index.clamp_max(masses.shape[-1] - 1)
+        last, cell_masses = (
+            x.expand(*level.shape, -1).gather(-1, index).squeeze(-1) for x in (above, masses)
         )
-        cell = place.squeeze(-1)
+        cell = index.squeeze(-1)
         x, measure, power = self._cell_values(cell)
         _, lengths = s.mesh.axes[0].rule()
         density = measure / lengths.to(measure).T[:, cell.reshape(-1)]
         breaks = s.mesh.axes[0].breaks.to(level)
         low, high = breaks[cell], breaks[cell + 1]
-        mass = (own - (last - level)).clamp_min(0) * s.Z.reshape(s.batch)
+        mass = (cell_masses - (last - level)).clamp_min(0) * s.Z.reshape(s.batch)
         y = power_quantiles(x, density, power, (mass * 2 / (high - low)).reshape(-1))
         t = torch.lerp(low, high, (1 + y.reshape(level.shape)) / 2).to(given.dtype)
         # Rounding may have left the support: the nearest location in it.
@@ -199,14 +199,14 @@ class Line:
         rise = last - first
         error = (first + rise / 2 + (start - end) / 8 - middle).abs()
         close = error <= _TABLE_ERROR[t.dtype] * (t[-1] - t[0])
-        place = (level * _BRACKETS).long().clamp_max(_BRACKETS - 1)
-        u = level * _BRACKETS - place
+        bracket = (level * _BRACKETS).long().clamp_max(_BRACKETS - 1)
+        u = level * _BRACKETS - bracket
         second, third = 3 * rise - 2 * start - end, start + end - 2 * rise
-        low, a, b, c = (x.gather(0, place) for x in (first, start, second, third))
-        found = torch.minimum(low + u * (a + u * (b + u * c)), last.gather(0, place))
-        found, close = torch.maximum(found, low), close.gather(0, place)
+        low, a, b, c = (x.gather(0, bracket) for x in (first, start, second, third))
+        interpolated = torch.minimum(low + u * (a + u * (b + u * c)), last.gather(0, bracket))
+        interpolated, close = torch.maximum(interpolated, low), close.gather(0, bracket)
         others = (~close).reshape(len(close), -1).any(1).nonzero().squeeze(-1)
-        return found.index_copy(0, others, self.quantiles(level[others]))
+        return interpolated.index_copy(0, others, self.quantiles(level[others]))
 
     def components(self, shape: Size) -> tuple[Tensor, Tensor]:
         """Draw from every interval of the supports (*shape, *batch, K); masses (*batch, K)."""
@@ -215,9 +215,9 @@ class Line:
         ends = [torch.where(present, end, end[..., :1]).movedim(-1, 0) for end in (lower, upper)]
         before, after = (self.cdf(end) for end in ends)  # (K, *batch)
         masses = torch.where(present.movedim(-1, 0), after - before, 0.0)
-        share = torch.rand([*shape, *before.shape], dtype=before.dtype, device=before.device)
+        fraction = torch.rand([*shape, *before.shape], dtype=before.dtype, device=before.device)
         # At a fixed share of its own component: d[F(t) - F(a)] = share d[F(b) - F(a)].
-        level = before + share * (after - before)
+        level = before + fraction * (after - before)
         t = self.quantiles(level.detach())
         t = self.with_gradient(torch.minimum(torch.maximum(t, ends[0]), ends[1]), level)
         return t.movedim(len(shape), -1), masses.movedim(0, -1)

@@ -1,6 +1,6 @@
 r"""The mesh engine: densities whose score is linear in functions, solved at the nodes of a mesh.
 
-`solve` finds the nodes, evaluates scores there and normalises. What else a density has are sums
+`solve` finds the nodes, evaluates scores there and normalizes. What else a density has are sums
 over the nodes, with the weights that its `Solution` holds.
 """
 
@@ -62,7 +62,7 @@ class Solution:
 
     @property
     def A(self) -> Tensor:
-        """The normaliser (R,)."""
+        """The normalizer (R,)."""
         if self.level is not None:
             return self.level
         logs = self.scores + self.measure_on(self.mesh).log()
@@ -76,9 +76,10 @@ class Solution:
     def rows(self, rows: Tensor, weights: Tensor, features: FeatureMap) -> "Solution":
         """Return the solution of some rows (n,), whose weights and functions are given."""
         mesh = replace(self.mesh, matrix=None) if features.batch else self.mesh
-        parts = {name: getattr(self, name) for name in ("scores", "level", "Z", "nodal", "escort")}
-        some: Any = {name: x if x is None else x[..., rows] for name, x in parts.items()}
-        return Solution(weights, features, mesh, self.power.take(rows), **some)
+        names = ("scores", "level", "Z", "nodal", "escort")
+        tensors = {name: getattr(self, name) for name in names}
+        selected: Any = {name: x if x is None else x[..., rows] for name, x in tensors.items()}
+        return Solution(weights, features, mesh, self.power.take(rows), **selected)
 
     def detach(self) -> "Solution":
         """Return the solution with its tensors detached from the graph."""
@@ -121,7 +122,7 @@ class Solution:
         return self.unnormalized_on(mesh) / self.Z
 
     # At alpha = 1 weights sum to 1; elsewhere a column of ones gives the total, and makes gradients
-    # those of centred functions.
+    # those of centered functions.
 
     def means(self, values: Tensor, mesh: KernelMesh) -> Tensor:
         """Return expectations (*batch, N) of functions with values (Q, N) at the nodes."""
@@ -158,8 +159,8 @@ class Solution:
 
     def _inner_location(self) -> Tensor:
         """Return a location in the base's support (D,), where the mesh has most mass."""
-        place = self.mesh.measure.flatten().argmax(0, keepdim=True)
-        return self.mesh.nodes.index_select(0, place).reshape(-1).to(self.weights)
+        index = self.mesh.measure.flatten().argmax(0, keepdim=True)
+        return self.mesh.nodes.index_select(0, index).reshape(-1).to(self.weights)
 
 
 def _with_ones(values: Tensor) -> Tensor:
@@ -177,14 +178,14 @@ def solve(
     mesh: KernelMesh | None = None,
     validate: bool = False,
 ) -> Solution:
-    """Normalise the densities of scores at the nodes of a mesh.
+    """Normalize the densities of scores at the nodes of a mesh.
 
     Args:
         weights: Weights of the functions (*batch, I).
         features: The functions.
         base: The base density.
         alpha: Entropic index from 1 to 2, a number or (*batch).
-        inside: Whether A or Z normalises.
+        inside: Whether A or Z normalizes.
         tolerance: Relative error to which scores are polynomials between nodes.
         mesh: That of another density; default: a new one.
         validate: Whether values of the functions are compared with those of the given mesh.
@@ -206,9 +207,9 @@ def solve(
             scores = _scores_at_nodes(weights, features, mesh, exponential)
     eps = alpha.reshape(-1).to(scores) - 1 if isinstance(alpha, Tensor) else float(alpha) - 1
     power, measure = Power(eps), mesh.measure.unsqueeze(-1).to(scores.dtype)
-    normalised = _by_softmax if exponential else _inside if inside else _outside
+    normalize = _by_softmax if exponential else _inside if inside else _outside
     solution = Solution(
-        weights, features, mesh, power, scores, *normalised(scores, measure, power, weights)
+        weights, features, mesh, power, scores, *normalize(scores, measure, power, weights)
     )
     if not is_given:
         _require_resolved(solution)
@@ -281,13 +282,14 @@ def _refined(
     by_row = scores.flatten(0, 1)
     spread = by_row.amax(0) - by_row.amin(0)
     rows = spread.topk(min(_SHARPEST, len(spread))).indices
-    some, nodes = weights.detach().reshape(-1, weights.shape[-1]), mesh.axes[0].rule()[0].flatten()
+    flat_weights = weights.detach().reshape(-1, weights.shape[-1])
+    nodes = mesh.axes[0].rule()[0].flatten()
 
     def exact(t: Tensor) -> Tensor:
         if mesh.matrix is None or features.batch or not torch.equal(t, nodes):
             return _exact_scores(weights, features, t, rows)
         matrix: Tensor = mesh.matrix.unflatten(-1, mesh.measure.shape).mT.flatten(-2)
-        return some[rows].double() @ matrix
+        return flat_weights[rows].double() @ matrix
 
     finer = mesh.for_scores(exact, True)
     if finer is mesh:
@@ -311,8 +313,8 @@ def _exact_scores(
     if rows is not None and not features.batch:
         weights, batch = weights.reshape(-1, weights.shape[-1])[rows], rows.shape
     located = t.reshape(-1, *(1,) * (len(batch) + 1))
-    found = features.score(weights, located, batch).reshape(len(t), -1).T
-    return found if rows is None or not features.batch else found[rows]
+    scores = features.score(weights, located, batch).reshape(len(t), -1).T
+    return scores if rows is None or not features.batch else scores[rows]
 
 
 def _scores_at_nodes(
@@ -351,7 +353,7 @@ def _scores_in(
     return scores.to(dtype).reshape(*mesh.measure.shape, -1)
 
 
-# Normalising
+# Normalizing
 
 # A, Z, and weights of p Z and of its escort
 _Normalized = tuple[Tensor | None, Tensor, Tensor, Tensor]
@@ -409,9 +411,9 @@ def _require_resolved(s: Solution) -> None:
     if s.features.dim > 1 or not s.batch.numel() or not bool(far.any()):
         return
     logs = s.scores + mesh.measure.log().unsqueeze(-1)
-    shares = torch.softmax(logs.flatten(0, 1), 0).reshape(logs.shape).sum(0)
+    masses = torch.softmax(logs.flatten(0, 1), 0).reshape(logs.shape).sum(0)
     # No power moves as far as the exponential.
-    if bool((shares[far].sum(0) <= _FAR_OUT).all()):
+    if bool((masses[far].sum(0) <= _FAR_OUT).all()):
         return
     mass = sum_nodes(s.weights_on(mesh.with_order(2 * mesh.axes[0].size)))
     rule = "so small that the density is not in the far tails of the base"
