@@ -21,8 +21,8 @@ __all__ = ["MixedDistribution"]
 class MixedDistribution(SparseDistribution):
     """A law of numbers with atoms: `log_prob` is the log mass at an atom, elsewhere a log density.
 
-    A subclass has `base`, a float64 density of the same batch, and implements what raises
-    NotImplementedError here.
+    A subclass has `base`, a float64 density of the same batch, and implements the methods that
+    raise NotImplementedError here.
     """
 
     base: Any
@@ -37,7 +37,7 @@ class MixedDistribution(SparseDistribution):
         raise NotImplementedError
 
     def _continuous(self) -> tuple[Any, Tensor]:
-        """Return the law of what is at no atom, and the logarithm of its mass (*batch)."""
+        """Return the law of draws that are no atoms, and the logarithm of its mass (*batch)."""
         raise NotImplementedError
 
     def _log_tail(self, value: Tensor, upper: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ class MixedDistribution(SparseDistribution):
         masses, mass = self._atoms()[1].exp(), self._continuous()[1].exp()
         extra = (1,) * (within.dim() - mass.dim())
         masses, mass = (x.reshape((*x.shape, *extra)) for x in (masses, mass))
-        # What has no mass may have no mean.
+        # A law may have no mean where its mass is zero, and NaN times zero is NaN.
         value = (masses * torch.where(masses > 0, at_atoms, 0.0)).sum(0)
         value = value + mass * torch.where(mass > 0, within, 0.0)
         return value.to(self._like.dtype)
@@ -89,7 +89,7 @@ class MixedDistribution(SparseDistribution):
         return self._total((self._atoms()[0] - center) ** n, within)
 
     def entropy(self) -> Tensor:
-        """Shannon entropy (*batch) of the masses of atoms and of the density elsewhere.
+        """Return the Shannon entropy (*batch) of the masses of atoms and of the density elsewhere.
 
         It is minus the mean of `log_prob`, relative to counting and to Lebesgue measure.
         """

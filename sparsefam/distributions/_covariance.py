@@ -6,16 +6,16 @@ narrow for quadrature are integrated as the Gaussian function that is their prod
 two rules differ are refused.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Size, Tensor
 from torch.distributions import MultivariateNormal
 
 from .._numerics.gaussian_contour import gaussians_and_slopes, gaussians_by_pairs
 from .._numerics.validation import require
 from ..bases import Basis, Fourier, GaussianRBF, Polynomial, Product, Stack
-from ._generators import TruncatedPower
+from ._generators import Generator, TruncatedPower
 from ._line.symmetric import wave_differences
 
 __all__ = ["Gaussians", "elliptical_covariance", "exponent_of_ball", "gaussians_of"]
@@ -33,17 +33,33 @@ _QUASI_RANDOM = 1e-2
 _ROUNDING = 1e-14
 
 
+class Elliptical(Protocol):
+    """A density with ellipsoidal level sets, of u = scale_tril^-1 (t - loc)."""
+
+    loc: Tensor
+    scale_tril: Tensor
+    _validate_args: bool
+
+    @property
+    def batch_shape(self) -> Size: ...
+
+    @property
+    def generator(self) -> Generator: ...
+
+    def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]: ...
+
+
 def elliptical_covariance(p: Any, phi: Basis, psi: Basis) -> Tensor:
     r"""Return the covariance of $\phi$ and $\psi$ under p, (*batch, M, N).
 
     Raises:
         ValueError: Functions without a closed form that vary too fast for quadrature.
     """
-    exact: Any = p._map(lambda x, event: x.double(), p.batch_shape)
+    exact = p._map(lambda x, event: x.double(), p.batch_shape)
     return _covariance(exact, phi, psi, p.loc.dtype).to(p.loc.dtype)
 
 
-def _covariance(p: Any, phi: Basis, psi: Basis, dtype: torch.dtype) -> Tensor:
+def _covariance(p: Elliptical, phi: Basis, psi: Basis, dtype: torch.dtype) -> Tensor:
     if isinstance(phi, Stack):
         return torch.cat([_covariance(p, basis, psi, dtype) for basis in phi.bases], -2)
     if isinstance(psi, Stack):
@@ -90,7 +106,7 @@ def _combinations(columns: list[Tensor]) -> Tensor:
 # Polynomials to degree 2
 
 
-def _polynomials(p: Any, phi: Polynomial, psi: Polynomial) -> Tensor:
+def _polynomials(p: Elliptical, phi: Polynomial, psi: Polynomial) -> Tensor:
     second, fourth, excess = (x[..., None, None] for x in p.generator.moments())
     (f, f2), (g, g2) = (_slope_and_curvature(p, basis) for basis in (phi, psi))
     curved = f2.flatten(-2) @ g2.flatten(-2).mT
@@ -98,7 +114,7 @@ def _polynomials(p: Any, phi: Polynomial, psi: Polynomial) -> Tensor:
     return second * (f @ g.mT) + fourth * curved / 2 + excess * outer / 4
 
 
-def _polynomials_and_gaussians(p: Any, phi: Polynomial, gaussians: Gaussians) -> Tensor:
+def _polynomials_and_gaussians(p: Elliptical, phi: Polynomial, gaussians: Gaussians) -> Tensor:
     r"""Return the covariance from derivatives of expectations $E_+$ at the next larger exponent.
 
     $$E[u\,\psi] = c\,E_+[\nabla\psi], \qquad
@@ -120,12 +136,12 @@ def _polynomials_and_gaussians(p: Any, phi: Polynomial, gaussians: Gaussians) ->
     return second * covariance
 
 
-def exponent_of_ball(p: Any) -> Tensor | float | None:
+def exponent_of_ball(p: Elliptical) -> Tensor | float | None:
     """Return the exponent m of a beta-Gaussian, a number if alpha is one; None for a normal."""
     return getattr(p.generator, "exponent", None)
 
 
-def _slope_and_curvature(p: Any, basis: Polynomial) -> tuple[Tensor, Tensor]:
+def _slope_and_curvature(p: Elliptical, basis: Polynomial) -> tuple[Tensor, Tensor]:
     """Return derivatives in u at the center of monomials to degree 2, (*batch, N, D[, D])."""
     powers = torch.as_tensor(basis.exponents).to(p.loc)
     hessian = powers.unsqueeze(-1) * powers.unsqueeze(-2) - powers.diag_embed()
@@ -143,7 +159,7 @@ def _trace(matrices: Tensor) -> Tensor:
 # Quadrature
 
 
-def _by_quadrature(p: Any, phi: Basis, psi: Basis, dtype: torch.dtype) -> Tensor:
+def _by_quadrature(p: Elliptical, phi: Basis, psi: Basis, dtype: torch.dtype) -> Tensor:
     dim = p.loc.shape[-1]
     rough, fine = (_integrate(p, phi, psi, fine) for fine in (False, True))
     covariance, most = fine
@@ -174,7 +190,7 @@ def _norm(matrices: Tensor) -> Tensor:
     return torch.linalg.matrix_norm(matrices.detach())
 
 
-def _gaussian_product(p: Any, phi: Gaussians, psi: Gaussians) -> tuple[Tensor, Tensor]:
+def _gaussian_product(p: Elliptical, phi: Gaussians, psi: Gaussians) -> tuple[Tensor, Tensor]:
     r"""Return $E[\phi\psi^\top]$ and $E[\phi] E[\psi]^\top$, (*batch, M, N)."""
     (a, first), (b, second) = _normals(phi), _normals(psi)
     total = first.unsqueeze(1) + second
@@ -198,11 +214,11 @@ def _normals(gaussians: Gaussians) -> tuple[Tensor, Tensor]:
     return centers, spread
 
 
-def _means(p: Any, gaussians: Gaussians) -> Tensor:
+def _means(p: Elliptical, gaussians: Gaussians) -> Tensor:
     return gaussians_by_pairs((p.loc, p.scale_tril, *gaussians), exponent_of_ball(p))
 
 
-def _integrate(p: Any, phi: Basis, psi: Basis, fine: bool) -> tuple[Tensor, Tensor]:
+def _integrate(p: Elliptical, phi: Basis, psi: Basis, fine: bool) -> tuple[Tensor, Tensor]:
     """Return the covariance, and its norm (*batch) if all functions were proportional."""
     steps, weights = _rule(p, fine)
     f, g = (_differences(p, basis, steps) for basis in (phi, psi))
@@ -228,7 +244,7 @@ def _rule(p: Any, fine: bool) -> tuple[Tensor, Tensor]:
     return steps, weights.expand(steps.shape[:-1])
 
 
-def _differences(p: Any, psi: Basis, steps: Tensor) -> Tensor:
+def _differences(p: Elliptical, psi: Basis, steps: Tensor) -> Tensor:
     r"""Return $\psi(loc + s) - \psi(loc)$ at steps s (Q, *batch, D), (Q, *batch, N).
 
     Accurate also for slow waves and for Gaussian functions much wider than the density.

@@ -30,11 +30,11 @@ __all__ = [
     "unvalidated",
 ]
 
-# Minus the log of the tail mass that quadrature leaves out, less than a rounding error.
+# Minus the logarithm of the tail mass beyond the nodes of quadrature: less than a rounding error.
 LOG_TAIL = {torch.float32: 18.0, torch.float64: 40.0}
 # An exponent up to which the halves of a truncated power need no cuts.
 _LOW_EXPONENT = 3
-# An exponent at which the radii of a beta-Gaussian are those of a normal to rounding.
+# An exponent at which a beta-Gaussian is normal to rounding: (1 - x^2/(2 m))^m = e^(-x^2/2).
 _LARGE_EXPONENT = 1e16
 
 
@@ -49,7 +49,7 @@ class Generator:
 
     Attributes:
         edge: Half-width, or radius, of the support; infinite if it is the whole space.
-        cuts: Shares of `reach` between which the density is smooth: 0, where it may have a kink,
+        cuts: Fractions of `reach` between which the density is smooth: 0, where it may have a kink,
             and others beside it.
     """
 
@@ -232,7 +232,7 @@ class TruncatedPower(Generator):
         return torch.full_like(self.alpha, _log_gamma_ratio(m + 1, a) + self._log_factor())
 
     def _log_factor(self) -> float:
-        """Return the part of log C that does not depend on m."""
+        """Return the terms of log C that do not depend on m."""
         k, dim = self.order, self.dim
         log_gamma = math.lgamma(dim / 2) - math.lgamma(dim / k)
         return math.log(k / 2) + log_gamma - 0.5 * dim * math.log(math.pi)
@@ -242,13 +242,14 @@ class TruncatedPower(Generator):
         return self.log_constant() + self.m * torch.log1p(-power)
 
     def moment(self, order: int) -> Tensor:
-        # E (|x|^k)^(order/k), a ratio of rising factorials.
+        # |x|^k ~ Beta(a, m + 1): E (|x|^k)^j is a ratio of rising factorials (a)_j / (a + m + 1)_j.
         total, a, m = torch.ones_like(self.alpha), 1 / self.order, self.m
         for j in range(order // self.order):
             total = total * (a + j) / (a + m + 1 + j)
         return total
 
     def entropy(self) -> Tensor:
+        # -E log q, and E log(1 - |x|^k) = digamma(m + 1) - digamma(m + 1 + a).
         m = self.m
         return m * digamma_difference(m + 1, self.dim / self.order) - self.log_constant()
 
@@ -339,7 +340,7 @@ class Parabola(TruncatedPower):
         return torch.where(value < 0.5, -x, x)
 
     def _radius_near(self, tail: Tensor) -> Tensor:
-        r"""Return |x| to about two digits for a tail of at most one half, from a normal's quantile.
+        r"""Return |x| to about two digits for a tail of at most one half, from a normal quantile.
 
         For its square $s$, $-2 (m + 1) \log(1 - x^2)$ is $s$ and a little more: $s/(4 (m + 1))$ at
         the center, and $\log(s/(2 (m + 1)))$ next to the edge.
@@ -376,6 +377,7 @@ class Parabola(TruncatedPower):
         return x
 
     def moments(self) -> tuple[Tensor, Tensor, Tensor]:
+        # With b = D/2 + m + 1, E[x_1^2] = 1/(2 b) and E[x_1^2 x_2^2] = 1/(4 b (b + 1)).
         total = self.dim + 2 + 2 * self.m
         fourth = 1 / (total * (total + 2))
         return 1 / total, fourth, -2 * fourth / total
@@ -402,10 +404,11 @@ class Parabola(TruncatedPower):
         log_density = self.log_density_of_power(radius.square()) + log_surface
         if dim > 1:
             log_density = log_density + (dim - 1) * radius.log()
+        # The derivative of -log P(|x| > radius) in the radius.
         hazard = torch.exp(log_density - log_mass)
         step = (log_mass - (log_mass.detach() if log_tail is None else log_tail)) / hazard
         # Derivatives of the log density in -radius, and from them the ratios of the second and
-        # third derivative of `found` to the first.
+        # third derivative of the log tail to the first.
         rise, bend = 2 * m * radius / side, -2 * m * (1 + radius.square()) / side.square()
         if dim > 1:
             rise, bend = rise - (dim - 1) / radius, bend - (dim - 1) / radius.square()
@@ -476,7 +479,7 @@ class ExponentialPower(Generator):
         return -self.entropy()
 
     def escort_factor(self, beta: Tensor | float | None) -> Tensor:
-        """Return what the escort multiplies the scale by, or raise if `beta` is not positive."""
+        """Return the factor of the scale in the escort, or raise if `beta` is not positive."""
         require_power(beta, self.alpha.shape)
         power = torch.as_tensor(
             1.0 if beta is None else beta, dtype=self.alpha.dtype, device=self.alpha.device

@@ -22,13 +22,13 @@ def log_positive(x: Tensor) -> Tensor:
 
 
 class Summaries(TorchDistribution):
-    """What is asked of a density of numbers besides torch's methods, by hooks of the families.
+    """Methods of densities of numbers that torch's distributions lack, by hooks of the families.
 
-    A hook without a body is a question that some families can answer by a formula. Others answer
-    None, and the method that asks finds the value by itself.
+    A family overrides a hook if it has a formula. A hook without a body returns None, and the
+    method that calls it computes the number from other methods.
     """
 
-    # Hooks. `upper` (..., *batch) tells of each value whether the mass above it is meant.
+    # Hooks. `upper` (..., *batch) is true where the mass above a value is asked for.
 
     def _known_cdf(self, value: Tensor) -> Tensor | None:
         """Return the distribution function, if it is not found as a tail."""
@@ -68,7 +68,7 @@ class Summaries(TorchDistribution):
         return super().cdf(value) if below is None else below
 
     def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
-        """Return what `_known_tail` does."""
+        """Return the mass below each value, or above it where `upper`; with `log` its logarithm."""
         if (mass := self._known_tail(value, upper, log)) is not None:
             return mass
         below = self.cdf(value)
@@ -81,7 +81,7 @@ class Summaries(TorchDistribution):
             return self._tail(value, upper) > 0.5
 
     def _log_tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        """Return the logarithm of a tail: of the larger one by what the other leaves of 1."""
+        """Return the logarithm of a tail; the larger one is 1 less the smaller one."""
         larger = self._is_larger(value, upper)
         small = self._tail(value, upper ^ larger, log=True)
         return torch.where(larger, torch.log1p(-small.exp()), small)
@@ -97,6 +97,7 @@ class Summaries(TorchDistribution):
             return log_mass
         near, far, upper = self._from_smaller_tail(a, b)
         log_near, log_far = (self._log_tail(x, upper) for x in (near, far))
+        # log(e^u - e^v) = u + log(1 - e^(v - u)), by expm1 where v is near u, else by log1p.
         positive = log_near > log_far
         fall = torch.where(positive, log_far - log_near, -1.0)
         close = fall > -0.5
@@ -114,14 +115,14 @@ class Summaries(TorchDistribution):
         near, far, upper = self._from_smaller_tail(a, b)
         return (self._tail(near, upper) - self._tail(far, upper)).clamp_min(0)
 
-    def _side(self, name: str, value: Tensor, upper: bool) -> Tensor:
-        """Return which tails are meant, after the checks of the method of this name."""
+    def _upper_mask(self, name: str, value: Tensor, upper: bool) -> Tensor:
+        """Check the value of the method of this name, and return `upper` in its shape."""
         self._require_numbers(name)
         self._check_value(value)
         return torch.full_like(value, upper, dtype=torch.bool)
 
     def _check_value(self, value: Tensor) -> None:
-        """Raise ValueError for what is no location, if arguments are validated."""
+        """Raise ValueError for values that are no locations, if arguments are validated."""
         if self._validate_args:
             self._validate_sample(value)
 
@@ -135,7 +136,7 @@ class Summaries(TorchDistribution):
         Raises:
             NotImplementedError: A density of vectors.
         """
-        return self._tail(value, self._side("survival", value, True))
+        return self._tail(value, self._upper_mask("survival", value, True))
 
     def log_cdf(self, value: Tensor) -> Tensor:
         """Return the logarithm of the mass below `value`, relatively accurate in both tails.
@@ -145,7 +146,7 @@ class Summaries(TorchDistribution):
         Raises:
             NotImplementedError: A density of vectors.
         """
-        return self._log_tail(value, self._side("log_cdf", value, False))
+        return self._log_tail(value, self._upper_mask("log_cdf", value, False))
 
     def log_survival(self, value: Tensor) -> Tensor:
         """Return the logarithm of the mass above `value`, relatively accurate in both tails.
@@ -155,7 +156,7 @@ class Summaries(TorchDistribution):
         Raises:
             NotImplementedError: A density of vectors.
         """
-        return self._log_tail(value, self._side("log_survival", value, True))
+        return self._log_tail(value, self._upper_mask("log_survival", value, True))
 
     def _interval_ends(
         self, name: str, a: Tensor | float, b: Tensor | float
@@ -319,7 +320,7 @@ class Summaries(TorchDistribution):
             p = self.to_float64().expand(shape)
             return mass_above(p, value.expand(shape), p._breakpoints()).to(self._like.dtype)
 
-    # What policies ask for
+    # Methods for policies of reinforcement learning
 
     @property
     def deterministic_sample(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""Densities of which what lies beyond an end is moved onto it."""
+"""Censored densities: the mass beyond an end is moved onto it."""
 
 import math
 from collections.abc import Callable
@@ -123,7 +123,10 @@ class Censored(MixedDistribution):
         return torch.stack([clamp(x, low, high) for x in inner.unbind(-1)], -1)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log mass at an end, log density between the ends, and -inf with zero gradient beyond."""
+        """Return the log mass at an end, and the log density of the base between the ends.
+
+        It is -inf with zero gradient beyond them.
+        """
         self._check_value(value)
         t = torch.clamp(value.double(), *(x.detach() for x in self._ends()))
         log_p = self.base.log_prob(t)
@@ -133,7 +136,7 @@ class Censored(MixedDistribution):
         return self._as_given(log_p, value)
 
     def _known_tail(self, value: Tensor, upper: Tensor, log: bool) -> Tensor:
-        # The base's between the ends, and beyond them none or all.
+        # The tail of the base between the ends; beyond them all of the mass, or none.
         inside = (self.low <= value) & (value < self.high)
         none, every = (-math.inf, 0.0) if log else (0.0, 1.0)
         outside = torch.where((value < self.low) == upper, every, none)

@@ -53,6 +53,7 @@ def _lower_factor(rows: Tensor) -> Tensor:
 
 def _inverse_factor(factor: Tensor) -> Tensor:
     """Return the Cholesky factor of the inverse of factor factor', both (*batch, D, D)."""
+    # (L L')^-1 = L^-T L^-1, in the rows of L^-T.
     unit = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
     inverse = torch.linalg.solve_triangular(factor, unit.expand_as(factor), upper=False)
     return _lower_factor(inverse.mT)
@@ -256,7 +257,7 @@ class EllipticalDistribution(StandardizedDistribution):
         normal.
 
         Args:
-            indices: The coordinates that are known; negative ones count from the end.
+            indices: The coordinates with given values; negative ones count from the end.
             value: Their values (*batch, k) in the order of `indices`; batches broadcast.
 
         Returns:

@@ -74,7 +74,7 @@ class Hurdle(MixedDistribution):
         return torch.cat([inner, torch.zeros_like(inner[..., :1, :])], -2)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log mass at 0, elsewhere a log density; -inf with zero gradient off the support."""
+        """Return the log mass at 0, else a log density; -inf with zero gradient off the support."""
         self._check_value(value)
         log_p, log_complement = self.base.log_prob(value), self._log_complement
         inside = (log_p > -math.inf) & (log_complement > -math.inf)
@@ -86,7 +86,7 @@ class Hurdle(MixedDistribution):
         if not log:
             tail = (1 - gate) * self.base._tail(t, upper)
             return self._as_given(torch.where(has_atom, gate, 0.0) + tail, value)
-        # The tail without the atom.
+        # The tail without the atom; with it a large tail is 1 less the tail on the other side.
         bare = self._log_complement + self.base._log_tail(t, upper ^ has_atom)
         bare = torch.where(bare > -math.inf, bare, -math.inf)
         with_atom = gate + (1 - gate) * self.base._tail(t, upper)
@@ -121,7 +121,8 @@ class Hurdle(MixedDistribution):
         t = torch.where(nonzero, t, 0.0)
         if not (torch.is_grad_enabled() and gate.requires_grad):
             return t
-        # The quantile moves with the gate, too.
+        # From (1 - gate) F(t) + gate [t >= 0] = u at a fixed probability u:
+        # dt/dgate = (F(t) - [t >= 0]) / ((1 - gate) q(t)).
         with torch.no_grad():
             x = torch.where(nonzero, t, 1.0)
             excess = self.base.cdf(x) - (x >= 0).to(x)

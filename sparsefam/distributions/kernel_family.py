@@ -605,7 +605,7 @@ class KernelDeformedExp(KernelDistribution):
 
         Args:
             region: An `IntervalUnion` without a batch for numbers, a `Region` for vectors, whose
-                mass is that of the nodes inside.
+                mass is the sum over the nodes inside.
 
         Raises:
             ValueError: Another region, or one where a density has no mass.

@@ -47,7 +47,7 @@ class _Convex(QuadratureGenerator):
         return torch.where(positive, torch.log(torch.where(positive, height, 1.0)), -math.inf)
 
     def sample(self, shape: Size) -> Tensor:
-        # Inverts the area between 0 and x, which has a closed form.
+        # The root of x g'(a) - g(x) + g(0), the area between 0 and x.
         area = torch.rand(shape, dtype=self.alpha.dtype, device=self.alpha.device) - 0.5
         edge = self.edge * (1 - torch.finfo(self.alpha.dtype).eps)
         zero = torch.zeros_like(edge)

@@ -115,7 +115,7 @@ class Mixture(SoftmaxDistribution):
     @property
     def probs(self) -> Tensor:
         """Weights of the components (*batch, K)."""
-        # Over the first axis, as torch is slow where the last one is short.
+        # Torch's softmax is slow over a short last axis.
         return torch.softmax(self.logits.movedim(-1, 0), 0).movedim(0, -1)
 
     def _map(self, change: Callable[[Any, Size], Any], batch_shape: Size) -> Self:
@@ -165,12 +165,12 @@ class Mixture(SoftmaxDistribution):
         return torch.cat(blocks, axis)
 
     def _with_columns(self, table: Tensor) -> list[tuple[Any, Tensor]]:
-        """Pair each part with its columns of a table (*batch, K)."""
+        """Pair each member with its columns of a table (*batch, K)."""
         columns = table.split(table.shape[-1] // len(self._parts), -1)
         return list(zip(self._parts, columns, strict=True))
 
     def _expanded(self, component: SparseDistribution) -> Any:
-        """Return a part with the batch of the mixture, and its components' axis."""
+        """Return a member with the batch of the mixture, and the axis of its components."""
         return component.expand(self.batch_shape + component.batch_shape[-1:])
 
     def _average(self, values: Tensor, rank: int = 0) -> Tensor:
@@ -228,6 +228,7 @@ class Mixture(SoftmaxDistribution):
     @property
     def variance(self) -> Tensor:
         """Variance (*batch, *event)."""
+        # The law of total variance: E[Var(t | k)] + Var(E[t | k]).
         rank = len(self.event_shape)
         offset = self._deviations(self._values(lambda p: p.mean, rank), rank)
         return self._average(self._values(lambda p: p.variance, rank) + offset.square(), rank)
@@ -264,7 +265,10 @@ class Mixture(SoftmaxDistribution):
         return self._rows(lambda p: p._breakpoints())
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log density at `value` (..., *event); -inf with zero gradient off the support."""
+        """Return the log density at values (..., *event).
+
+        It is -inf with zero gradient off the support.
+        """
         self._check_value(value)
         return self._log_sum(self._values_at(lambda p, t: p.log_prob(t), value))
 
@@ -337,7 +341,7 @@ class Mixture(SoftmaxDistribution):
         return table.take_along_dim(index, -1 - rank).squeeze(-1 - rank)
 
     def rsample(self, sample_shape: _size = Size()) -> Tensor:
-        """Samples (*sample, *batch), differentiable in weights and components.
+        """Draw samples (*sample, *batch), differentiable in weights and components.
 
         Raises:
             NotImplementedError: `has_rsample` is false.
@@ -357,7 +361,7 @@ class Mixture(SoftmaxDistribution):
         return self._attach(t, self._excess(goal.detach(), upper))
 
     def rsample_components(self, sample_shape: _size = Size()) -> tuple[Tensor, Tensor]:
-        r"""A sample from each component and its mass, both differentiable.
+        r"""Draw a sample from each component, and return it with its mass, both differentiable.
 
         $\sum_k m_k\, g(t_k)$ is an unbiased estimate of $E_p[g]$, and so are its derivatives,
         whatever the supports.
@@ -388,9 +392,10 @@ class Mixture(SoftmaxDistribution):
         return torch.cat(samples, -1 - rank), torch.cat(masses, -1)
 
     def entropy(self) -> Tensor:
-        """Shannon entropy (*batch), by quadrature; multivariate by `quadrature`.
+        """Return the Shannon entropy (*batch) by quadrature.
 
-        Symmetric components are integrated by one rule between their cuts, others adaptively.
+        Mixtures of vectors are integrated at the nodes of `quadrature`, symmetric components of
+        numbers by one rule between their cuts, others adaptively.
         """
         if self.event_shape:
             nodes, weights = self.quadrature()
@@ -410,7 +415,7 @@ class Mixture(SoftmaxDistribution):
         return integral(integrand, cuts_of(p)).to(self._like.dtype)
 
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
-        r"""Nodes (Q, *batch, *event) and weights (Q, *batch) of all components' own rules."""
+        r"""Return nodes (Q, *batch, *event) and weights (Q, *batch) of the components' rules."""
         rules, axis = [], len(self.batch_shape) + 1
         for component, weight in self._with_columns(self.probs):
             nodes, weights = self._expanded(component).quadrature(order)
@@ -423,7 +428,7 @@ class Mixture(SoftmaxDistribution):
         return self._average(self._values(lambda p: p.expect(psi, order), 1), 1)
 
     def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
-        r"""$\sum_k \pi_k \mathrm{Cov}_k + \sum_k \pi_k (m_k - m)(n_k - n)'$, (*batch, M, N)."""
+        r"""Return $\sum_k \pi_k [\mathrm{Cov}_k + (m_k - m)(n_k - n)']$, (*batch, M, N)."""
         self.escort(beta)
         f, g = self._basis_deviations(phi), self._basis_deviations(psi)
         within = self._values(lambda q: q.generalized_covariance(phi, psi, 1.0), 2)
@@ -440,7 +445,7 @@ class Mixture(SoftmaxDistribution):
 
 
 def _of_torch(p: Any) -> Mixture:
-    """Return a mixture of torch as one of this package, which knows the places of its peaks."""
+    """Return a mixture of torch as one of this package, which knows where its peaks are."""
     return Mixture(p.mixture_distribution, p.component_distribution, validate_args=False)
 
 
@@ -488,7 +493,7 @@ def _common_batch(logits: Tensor, members: list[Distribution], batched: bool) ->
 
 
 def _concatenate(values: list[Tensor], dim: int) -> Tensor:
-    # Several parts have one component each.
+    # Several members have one component each.
     return torch.cat(torch.broadcast_tensors(*values), dim)
 
 

@@ -1,4 +1,4 @@
-"""The normal and the Laplace distribution, which are the families at alpha = 1."""
+"""The normal and the Laplace distribution: the families at alpha = 1."""
 
 import math
 from typing import Any, ClassVar, cast

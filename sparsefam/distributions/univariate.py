@@ -63,7 +63,7 @@ class SymmetricDistribution(StandardizedDistribution):
         Args:
             low: Lower end (*batch).
             high: Upper end (*batch).
-            args: What the class takes after `loc` and `scale`, such as `alpha`.
+            args: Arguments of the class after `loc` and `scale`, such as `alpha`.
             options: The same by name, and `validate_args`.
 
         Raises:
@@ -103,7 +103,7 @@ class SymmetricDistribution(StandardizedDistribution):
         return self.scale.square() * self.generator.moment(2)
 
     def _known_cdf(self, value: Tensor) -> Tensor:
-        # As below, in fewer operations.
+        # The lower tail, in fewer operations than `_known_tail`, which selects a side.
         x, inside = self._standardize(value)
         outside = torch.where(value < self.loc, 0.0, 1.0).to(x.dtype)
         return torch.where(inside, self.generator.cdf(x), outside)
@@ -125,7 +125,8 @@ class SymmetricDistribution(StandardizedDistribution):
         return self.loc
 
     def _known_moment(self, n: int, center: Tensor) -> Tensor:
-        # All terms have the same sign.
+        # The binomial theorem for (loc - center) + scale x. Odd moments of x are 0: all terms have
+        # the same sign, and none cancel.
         offset, total = self.loc - center, torch.zeros_like(self.loc)
         for k in range(0, n + 1, 2):
             even_moment = self.scale**k * self.generator.moment(k)

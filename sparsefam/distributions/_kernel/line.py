@@ -19,8 +19,8 @@ __all__ = ["Line"]
 
 # Levels nearer to 0 or 1 than so many units of rounding have quantiles without derivatives.
 _ROUNDING = 8
-# So many draws from one density read their quantiles from a table, and its number of brackets.
-# Where it is off by more in the middle of a bracket, relative to the range, they are computed.
+# From this many draws of a density on, quantiles are read from a table; its number of brackets.
+# In brackets whose middle is off by more, relative to the range, quantiles are computed.
 _TABLED, _BRACKETS = 2**13, 2**10
 _TABLE_ERROR = {torch.float32: 1e-6, torch.float64: 1e-8}
 
@@ -64,7 +64,7 @@ class Line:
         merged = IntervalUnion.merged(ends.flatten(1, 2)).intervals
         most = int((~merged[..., 0].isnan()).sum(-1).amax())
         lower, upper = merged[:, :most].reshape(*s.batch, most, 2).unbind(-1)
-        # Ends of the mesh are those of the base, which may be infinite.
+        # The mesh ends where tails are negligible; the support ends where the base does.
         (first, last), bounds = self._ends, s.mesh.base.bounds(0)
         lower = torch.where(lower <= first, bounds[0], lower)
         return torch.stack([lower, torch.where(upper >= last, bounds[1], upper)], -1)
@@ -89,7 +89,7 @@ class Line:
         low, high = breaks[cell], breaks[cell + 1]
         y = ((2 * t - low - high) / (high - low)).clamp(-1, 1)
         x, measure, power = self._cell_values(cell)
-        # The part above is the one below in the mirror.
+        # The mass above y is the mass below -y of the mirrored density.
         side = upper.reshape(-1)
         x, measure = (torch.where(side, v.flip(0), v) for v in (x, measure))
         x, measure = below(x, measure, torch.where(upper, -y, y).reshape(-1).to(x))
@@ -135,12 +135,12 @@ class Line:
         _require_values("icdf")
         level = level.expand(broadcast_shapes(level.shape, self.solution.batch))
         t = self.quantiles(level.detach())
-        # With less mass than rounding beyond, the quotient of derivatives has no digits.
+        # Where the mass beyond t is less than rounding, the quotient of derivatives has no digits.
         at_end = torch.minimum(level, 1 - level) < _ROUNDING * torch.finfo(t.dtype).eps
         return torch.where(at_end, t, self.with_gradient(t, level))
 
     def with_gradient(self, t: Tensor, level: Tensor | float = 0.0) -> Tensor:
-        """Return quantiles t with the derivatives of the implicit function: dt = (dq - dF)/p."""
+        """Return quantiles t with derivatives: from F(t; w) = q, dt = (dq - dF/dw dw)/p(t)."""
         residual, slope = self.cdf(t) - level, self._density(t).detach()
         change = residual - residual.detach()
         change = torch.where(slope > 0, change / torch.where(slope > 0, slope, 1.0), 0.0)
@@ -171,7 +171,7 @@ class Line:
         mass = (cell_masses - (last - level)).clamp_min(0) * s.Z.reshape(s.batch)
         y = power_quantiles(x, density, power, (mass * 2 / (high - low)).reshape(-1))
         t = torch.lerp(low, high, (1 + y.reshape(level.shape)) / 2).to(given.dtype)
-        # Rounding may have left the support: the nearest location in it.
+        # Rounding may have moved t off the support, to whose nearest location it is moved back.
         lower, upper = self.intervals.to(t).unbind(-1)
         inside = torch.minimum(torch.maximum(t.unsqueeze(-1), lower), upper)
         gap = (inside - t.unsqueeze(-1)).abs().nan_to_num(math.inf)
@@ -189,7 +189,10 @@ class Line:
         return self._tabled_quantiles(level.flatten(0, len(shape) - 1)).reshape(whole)
 
     def _tabled_quantiles(self, level: Tensor) -> Tensor:
-        """Return quantiles (n, *batch) by cubic polynomials, or exactly where these are off."""
+        """Return quantiles (n, *batch) by cubic Hermite interpolation, or exactly where it is off.
+
+        The slope of a quantile function is 1/p.
+        """
         count = 2 * _BRACKETS + 1
         knots = torch.linspace(0, 1, count, dtype=level.dtype, device=level.device)
         knots = knots.reshape(-1, *(1,) * (level.dim() - 1)).expand(-1, *level.shape[1:])
@@ -216,7 +219,7 @@ class Line:
         before, after = (self.cdf(end) for end in ends)  # (K, *batch)
         masses = torch.where(present.movedim(-1, 0), after - before, 0.0)
         fraction = torch.rand([*shape, *before.shape], dtype=before.dtype, device=before.device)
-        # At a fixed share of its own component: d[F(t) - F(a)] = share d[F(b) - F(a)].
+        # A draw stays at its fraction u of the interval [a, b]: F(t) = F(a) + u (F(b) - F(a)).
         level = before + fraction * (after - before)
         t = self.quantiles(level.detach())
         t = self.with_gradient(torch.minimum(torch.maximum(t, ends[0]), ends[1]), level)

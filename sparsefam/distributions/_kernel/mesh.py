@@ -26,7 +26,7 @@ from .base_measure import Base, BaseMeasure
 __all__ = ["MOST_NODES", "KernelMesh", "dtype_of", "require_inside"]
 
 MOST_NODES = 2**18
-# Shares of the tolerance: of the error of a score, and of the mass that a rule misses.
+# Fractions of the tolerance for the error of a score, and for the mass that a rule misses.
 _SCORE_SHARE, _MASS_SHARE = 0.2, 0.05
 # Units of rounding by which a polynomial in floating point may differ from itself.
 _ROUNDING = 100
@@ -38,7 +38,7 @@ _CHUNK = 2**14
 _OVERLAP = 48.0
 # Nodes at which bases and functions are compared; the relative difference of equal kernels.
 _COMPARED, _SAME = 16, 1e-6
-# Steps of refinement at most, and steps that may bring nothing before errors count as rounding.
+# The largest number of steps, and of steps without progress after which errors are rounding.
 _MOST_STEPS, _PATIENCE = 24, 4
 # The ratio of subintervals toward an end at which the log density of the base is infinite.
 _GRADES = 0.25

@@ -1,7 +1,7 @@
 r"""The mesh engine: densities whose score is linear in functions, solved at the nodes of a mesh.
 
-`solve` finds the nodes, evaluates scores there and normalizes. What else a density has are sums
-over the nodes, with the weights that its `Solution` holds.
+`solve` finds the nodes, evaluates scores there and normalizes. Expectations, entropies and masses
+of a density are sums over the nodes, with the weights that its `Solution` holds.
 """
 
 import math
@@ -28,9 +28,9 @@ __all__ = ["Solution", "find_mesh", "solve"]
 
 # Errors of scores on the mesh, by dimension, in float32 and float64.
 _TOLERANCE = {1: (1e-5, 1e-11), 2: (1e-5, 1e-7), 3: (1e-3, 1e-4)}
-# The error of functions that rounding causes, relative to that of the coordinates.
+# Errors of functions over the rounding errors of coordinates that cause them.
 _ROUNDING = 256
-# The first for numbers where large weights cancel, which takes few nodes in any case.
+# The tolerance for numbers in float32 where large weights of wide kernels cancel: few nodes do.
 _OF_WIDE = 1e-6
 # Below this alpha densities are so much more peaked than scores that the mesh must resolve them.
 _PEAKED = 1.2
@@ -42,7 +42,7 @@ _MARGIN = 4.0
 _LARGE = 16.0
 # The error of a mass that rounding may cause.
 _MASS = 1e-2
-# The share of a mass that may be where the mesh does not resolve the base.
+# The fraction of the mass that may lie where the mesh does not resolve the base.
 _FAR_OUT = 1e-3
 
 
@@ -121,8 +121,8 @@ class Solution:
         """Return weights at the nodes of a mesh (m, G, R): their sum with g is E_p[g]."""
         return self.unnormalized_on(mesh) / self.Z
 
-    # At alpha = 1 weights sum to 1; elsewhere a column of ones gives the total, and makes gradients
-    # those of centered functions.
+    # At alpha = 1 weights sum to 1. Elsewhere a column of ones gives their total, and the quotient
+    # E[g] = sum w g / sum w centers gradients: its derivative in w is g - E[g] over the total.
 
     def means(self, values: Tensor, mesh: KernelMesh) -> Tensor:
         """Return expectations (*batch, N) of functions with values (Q, N) at the nodes."""
@@ -188,7 +188,7 @@ def solve(
         inside: Whether A or Z normalizes.
         tolerance: Relative error to which scores are polynomials between nodes.
         mesh: That of another density; default: a new one.
-        validate: Whether values of the functions are compared with those of the given mesh.
+        validate: Whether values of the functions are compared with the ones that the mesh keeps.
     """
     if base is None and isinstance(features, BasisFeatures):
         base = _uniform_on(features.basis)
@@ -260,7 +260,7 @@ def find_mesh(
 
 
 def _attainable(tolerance: float, points: Tensor) -> float:
-    """Return a tolerance of functions, raised to what rounding leaves of coordinates (n, D)."""
+    """Return a tolerance of functions, at least their error by rounding of coordinates (n, D)."""
     points = points.detach().double()
     span = (points.amax(0) - points.amin(0)).clamp_min(torch.finfo(points.dtype).tiny)
     far = float((points.abs().amax(0) / span).amax())
@@ -276,7 +276,7 @@ def _refined(
     scores: Tensor,
     alpha: Tensor | float,
 ) -> KernelMesh:
-    """Return the mesh of another density, refined where those of the largest scores are peaked."""
+    """Return a given mesh, refined where the densities of the largest scores are peaked."""
     if not _least(alpha) < _PEAKED:
         return mesh
     by_row = scores.flatten(0, 1)
@@ -320,7 +320,7 @@ def _exact_scores(
 def _scores_at_nodes(
     weights: Tensor, features: FeatureMap, mesh: KernelMesh, exponential: bool
 ) -> Tensor:
-    """Return f at the nodes (m, G, R). Its dtype is that of all sums over the nodes.
+    """Return f at the nodes (m, G, R), in the dtype of all sums over the nodes.
 
     It is float64 if weights are, if so many functions overlap that large weights cancel (vectors
     have too many nodes for it), or if scores are so large that their last bits matter.

@@ -10,8 +10,8 @@ __all__ = ["draw_vectors"]
 
 # Units of rounding of scores and levels.
 _ROUNDING = 8
-# A cell's bound is the node's score, plus this share of the way to the greatest of its neighbors
-# and that share of their range, at most 1, for peaks between nodes.
+# A cell's bound is the score at its node, plus a fraction of the rise to the greatest neighbor and,
+# for peaks between nodes, a fraction of the fall to the least one, up to a limit.
 _TOWARDS, _BEYOND, _HIGHEST = 0.75, 0.375, 1.0
 # Numbers in the largest matrix of a round; proposals for each draw, and in any case.
 _ELEMENTS, _MOST_PROPOSALS, _ANY_PROPOSALS = 2**21, 200, 10**6
@@ -85,7 +85,7 @@ def _log_density(s: Solution, t: Tensor, row: Tensor) -> Tensor:
     function_set = sets.expand(s.batch).reshape(-1)[row]
     columns = columns[function_set, :, torch.arange(len(t), device=row.device)]
     terms, level = columns * weights.reshape(-1, columns.shape[-1])[row], s.A[row]
-    # Draws keep away from edges by the rounding of the score, whose terms others add otherwise.
+    # `log_prob` sums the terms in another order: draws keep its rounding error away from edges.
     rounding = _ROUNDING * torch.finfo(terms.dtype).eps * (terms.abs().sum(-1) + level.abs())
     base = s.mesh.base.log_density(t.double())
     return s.power.take(row).log_at(terms.sum(-1) - level - rounding).double() + base
@@ -108,7 +108,11 @@ def _bounds(s: Solution, ends: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def _cell_ends(axis: ChebyshevMesh) -> Tensor:
-    """Return ends (n + 1,) of cells as long as Gauss-Legendre weights, each around its node."""
+    """Return ends (n + 1,) of cells as long as Gauss-Legendre weights, each around its node.
+
+    By the separation theorem of Chebyshev, Markov and Stieltjes (Szego, Orthogonal Polynomials,
+    3.41), sums of weights lie between nodes, so that cell k contains node k.
+    """
     lengths = axis.rule()[1]
     ends = axis.breaks[:-1].unsqueeze(-1) + lengths.cumsum(-1)
     return torch.cat([axis.breaks[:1], ends[:, :-1].flatten(), axis.breaks[1:]]).sort().values

@@ -226,7 +226,10 @@ def _differences(p: Any, psi: Basis, t: Tensor, x: Tensor) -> Tensor:
 
 
 def wave_differences(angle: Tensor, step: Tensor) -> Tensor:
-    """Return cos(angle + step) - cos(angle), then the same of sines, (..., 2 K)."""
+    """Return cos(angle + step) - cos(angle), then the same of sines, (..., 2 K).
+
+    By the sum-to-product identities, which do not cancel for small steps.
+    """
     chord, middle = 2 * (0.5 * step).sin(), angle + 0.5 * step
     return torch.cat([-chord * middle.sin(), chord * middle.cos()], -1)
 
