@@ -107,6 +107,8 @@ def _combinations(columns: list[Tensor]) -> Tensor:
 
 
 def _polynomials(p: Elliptical, phi: Polynomial, psi: Polynomial) -> Tensor:
+    # With c = E[u_1^2] and e = E[u_1^2 u_2^2], the covariance of forms u'Fu/2 and u'Gu/2 is
+    # e tr(FG)/2 + (e - c^2) tr(F) tr(G)/4, of linear forms c f'g. Odd moments are 0.
     second, fourth, excess = (x[..., None, None] for x in p.generator.moments())
     (f, f2), (g, g2) = (_slope_and_curvature(p, basis) for basis in (phi, psi))
     curved = f2.flatten(-2) @ g2.flatten(-2).mT

@@ -65,6 +65,7 @@ class Generator:
 
     def rule(self, order: int) -> tuple[Tensor, Tensor]:
         """Return nodes and weights (2 order, *batch) for E[g(x)], one rule on each half."""
+        # q is even: the rule on the upper half, and its mirror image.
         half_width = self.reach() * torch.ones_like(self.alpha)
         fraction, unit_weights = (
             x.reshape(order, *(1,) * self.alpha.dim()) for x in smooth_unit_rule(order, self.alpha)
@@ -220,6 +221,7 @@ class TruncatedPower(Generator):
         return torch.as_tensor(self.exponent, dtype=self.alpha.dtype, device=self.alpha.device)
 
     def reach(self) -> Tensor:
+        # The radius r with (1 - r^k)^m = e^-tail.
         tail = LOG_TAIL.get(self.alpha.dtype, 40.0)
         power = -torch.expm1(-tail / positive(self.m.detach()))
         return (power ** (1 / self.order)).clamp(max=1 - torch.finfo(power.dtype).eps)
@@ -254,6 +256,7 @@ class TruncatedPower(Generator):
         return m * digamma_difference(m + 1, self.dim / self.order) - self.log_constant()
 
     def log_power_integral(self, beta: Tensor | float) -> Tensor:
+        # int q^beta = C(m)^beta / C(m beta), with the constant of either exponent.
         power = self.m * beta
         log_constant = log_gamma_ratio(power + 1, self.dim / self.order) + self._log_factor()
         return beta * self.log_constant() - log_constant
@@ -269,6 +272,7 @@ class TruncatedPower(Generator):
         Args:
             log_det: The logarithm of the determinant of that scale (*batch).
         """
+        # (s/sigma)^(km + D) = C (km)^m / sigma^D, from C (1 - |x|^k)^m / s^D = [(f - tau)/m]^m.
         m, km = self.m, self.order * self.m
         log_c = self.log_constant() + torch.xlogy(m, positive(km))
         return torch.exp((log_c - log_det) / (km + self.dim))
@@ -312,6 +316,7 @@ class Parabola(TruncatedPower):
 
     def cdf(self, x: Tensor) -> Tensor:
         if self.number == 1:
+            # The cubic as a product, relatively accurate next to the edge.
             side = torch.where(x < 0, 1 + x, 1 - x)
             tail = side.square() * (3 - side) / 4
         else:
@@ -464,6 +469,7 @@ class ExponentialPower(Generator):
         return math.pow(self.order * LOG_TAIL.get(self.alpha.dtype, 40.0), 1 / self.order)
 
     def log_power_integral(self, beta: Tensor | float) -> Tensor:
+        # q^beta is q at beta^(1/k) x times q(0)^(beta - 1).
         power = beta * torch.ones_like(self.alpha)
         peak = self.log_peak()
         return (power - 1) * peak - power.log() * self.dim / self.order
@@ -473,6 +479,7 @@ class ExponentialPower(Generator):
         raise NotImplementedError
 
     def entropy(self) -> float:
+        # E|x|^k = D.
         return self.dim / self.order - self.log_peak()
 
     def log_mean_power(self) -> float:
@@ -506,7 +513,7 @@ class Gaussian(ExponentialPower):
         return 0.5 * torch.erfc(-x * math.sqrt(0.5))
 
     def log_cdf(self, x: Tensor) -> Tensor:
-        # torch's log_ndtr has no rule for vmap.
+        # Phi(x) = erfcx(-x/sqrt 2) e^(-x^2/2)/2. Torch's log_ndtr has no rule for vmap.
         return (torch.special.erfcx(-x * math.sqrt(0.5)) / 2).log() - x.square() / 2
 
     def icdf(self, value: Tensor) -> Tensor:

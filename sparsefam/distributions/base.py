@@ -548,6 +548,7 @@ class StandardizedDistribution(SparseDistribution):
         return self._peak_score() - self._log_escort(log_peak)
 
     def tsallis_entropy(self) -> Tensor:
+        # -log_{2-alpha}(x)/alpha of x = (int p^alpha)^(1/(alpha - 1)), which has a limit at 1.
         log_mean = self.generator.log_mean_power() - self._log_det()
         return -self._log_escort(log_mean) / self.alpha.clamp(max=1e30)
 

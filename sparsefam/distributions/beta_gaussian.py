@@ -107,6 +107,7 @@ class PowerDistribution(SymmetricDistribution):
         m, k = self._fixed_exponent, self._kind.order
         if m is None or m > _LARGEST_CLOSED or m != int(m):
             return None
+        # (1 - |x|^k)^m by the binomial theorem, over its integral.
         coefficients, mass = [0.0] * (k * int(m) + 1), 0.0
         for j in range(int(m) + 1):
             coefficients[k * j] = math.comb(int(m), j) * (-1) ** j

@@ -207,6 +207,7 @@ class EllipticalDistribution(StandardizedDistribution):
     def precision_matrix(self) -> Tensor:
         """Inverse of the covariance matrix (*batch, D, D)."""
         unit = torch.eye(self.event_shape[0], dtype=self.loc.dtype, device=self.loc.device)
+        # (c L L')^-1 = L^-T L^-1 / c.
         inverse = torch.linalg.solve_triangular(self.scale_tril, unit, upper=False)
         return inverse.mT @ inverse / self.generator.moments()[0][..., None, None]
 
@@ -333,6 +334,7 @@ class EllipticalDistribution(StandardizedDistribution):
             x.reshape(x.shape[0], *(x.shape[1:] or (1,) * len(batch)))
             for x in self.generator.radial_rule(radial_count(dim, order) + more)
         )
+        # t = loc + r L d for radii r and directions d.
         steps = (directions @ self.scale_tril.mT).movedim(-2, 0).unsqueeze(1)
         nodes = self.loc + radii.unsqueeze(-1) * steps
         weights = direction_weights.reshape(-1, 1, *(1,) * len(batch)) * weights

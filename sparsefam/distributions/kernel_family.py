@@ -167,6 +167,8 @@ class KernelDistribution(SparseDistribution):
     @property
     def _score_factor(self) -> Tensor:
         """The factor (*batch) of f in the score of the prediction map with this alpha."""
+        # p^(alpha - 1) = Z^(1 - alpha) [1 + eps (f - A)] relative to the base: its slope in f over
+        # alpha - 1, in which k eps has a limit as eps tends to 0.
         s, power_factor = self._solution, self._solution.batched_power().factor_of_log
         rule = "finite for a score to be determined"
         require(torch.as_tensor(power_factor != 0), "alpha", rule, self.alpha)
@@ -231,7 +233,8 @@ class KernelDistribution(SparseDistribution):
         mesh = self.mesh.for_basis(psi)
         values, nodes = self._values_of(psi, mesh), len(mesh.nodes)
         dtype = torch.promote_types(self._dtype_with(psi), coefficients.dtype)
-        # An exported graph serves any number of densities.
+        # Of the two orders of the product the one with fewer operations; an exported graph, which
+        # serves any number of densities, has one order only.
         fixed = not exported()
         if fixed and nodes * width * (size + count) > count * size * (nodes + width):
             return self._solution.means(values, mesh).to(dtype) @ coefficients.to(dtype)
@@ -324,7 +327,7 @@ class KernelDistribution(SparseDistribution):
         r"""Return Shannon's entropy $-\int p \log p\,dt$ (*batch)."""
         s = self._solution
         power, offsets = s.power, s.offsets_on(s.mesh)
-        # -E[log(p/q_0)], and log(p/q_0) is factor_of_log times "log" at f - A, less log Z.
+        # -E[log(p/q_0)], where log(p/q_0) = factor_of_log L(f - A) - log Z and "log" is p Z L.
         if power.is_exponential:
             logs = sum_nodes(s.nodal * offsets)
         else:
@@ -372,6 +375,7 @@ class KernelDistribution(SparseDistribution):
             exponent = 2 - self.alpha.reshape(-1) if beta is None else float(beta)
             if beta is not None or mesh is not s.mesh:
                 nodal, _ = integrals(s.offsets_on(mesh), s.measure_on(mesh), power)
+            # p^beta = Z^-beta v^beta.
             nodal = nodal * torch.exp(-exponent * s.Z.log())
         weights = nodal.flatten(0, 1).T.double()
         f, g = (self._values_of(basis, mesh).double() for basis in (phi, psi))

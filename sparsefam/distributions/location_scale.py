@@ -35,6 +35,7 @@ class _Convex(QuadratureGenerator):
         self._g = g
 
         def rate(a: Tensor) -> Tensor:
+            # The derivative of a g'(a) - g(a) is a g''(a).
             return a * slope_of(lambda x: slope_of(g, x), a)
 
         if learned:

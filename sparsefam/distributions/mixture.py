@@ -309,6 +309,7 @@ class Mixture(SoftmaxDistribution):
         excess = self._excess(torch.where(upper, 1 - level, level), upper)
         ends = intervals_of(self)
         with torch.no_grad():
+            # A quantile of the mixture lies between the least and the largest of the components'.
             quantiles = self._values_at(lambda q, u: q.icdf(u), level)
             present = self.logits > -math.inf
             low, high = (torch.where(present, quantiles, end) for end in (math.inf, -math.inf))

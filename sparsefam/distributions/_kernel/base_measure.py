@@ -136,6 +136,7 @@ class BaseMeasure:
         log = self.log_factor(axis, t)
         count = int((log > _LEAST_LOG).sum())
         log, distance, power = log[:count], steps[:count].abs(), growth(t[:count])
+        # Where a tail falls faster than 1/t, density times distance bounds the order of its mass.
         heavy = (log + (power - power[:1]).clamp_min(0) + distance.log() >= self._tail).nonzero()
         last = int(heavy[-1]) + 1 if len(heavy) else 0
         if last == count:

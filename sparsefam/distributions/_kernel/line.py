@@ -50,6 +50,7 @@ class Line:
         if not s.batch.numel():
             return s.weights.new_empty(*s.batch, 1, 2)
         x = s.offsets_on(s.mesh)
+        # On a subinterval 1 + eps (f - A) is a polynomial, whose roots are ends of the support.
         inside = torch.ones_like(x) if s.power.is_exponential else s.power.inside(x)
         inside = inside.flatten(1)
         lower, upper = pieces_by_column(positive_pieces(inside), inside.shape[1])
@@ -95,6 +96,7 @@ class Line:
         x, measure = below(x, measure, torch.where(upper, -y, y).reshape(-1).to(x))
         (within,) = integrals(x, measure, power, ("power",))
         within = within.sum(0).reshape(value.shape) / s.Z.reshape(s.batch)
+        # The masses of all subintervals on the side of the tail, besides the one with the value.
         masses = self._cell_masses()
         before, after = (
             (v.cumsum(-1) - v).expand(*cell.shape, -1) for v in (masses, masses.flip(-1))
@@ -106,6 +108,7 @@ class Line:
             torch.promote_types(value.dtype, s.weights.dtype)
         )
         if value.requires_grad or may_have_tangent(value):
+            # dF/dt = p(t), which the integral up to the detached value lacks.
             density = self._density(value.detach()).detach()
             density = torch.where(upper, -density, density)
             mass = differentiable_once(mass + (value - value.detach()) * density)
@@ -155,6 +158,7 @@ class Line:
         s, given = self.solution, level
         masses = self._cell_masses().clamp_min(0)
         level = level.to(masses)
+        # The subinterval of a quantile first, then the root of the mass in it.
         above = masses.cumsum(-1)
         above = (above / above[..., -1:]).expand(*level.shape, -1).contiguous()
         index = torch.searchsorted(above, level.unsqueeze(-1).contiguous())
@@ -200,6 +204,7 @@ class Line:
         first, last, middle = t[:-1:2], t[2::2], t[1::2]
         start, end = (1 / (_BRACKETS * self._density(side)) for side in (first, last))
         rise = last - first
+        # The cubic at the middle of a bracket, against the quantile there.
         error = (first + rise / 2 + (start - end) / 8 - middle).abs()
         close = error <= _TABLE_ERROR[t.dtype] * (t[-1] - t[0])
         bracket = (level * _BRACKETS).long().clamp_max(_BRACKETS - 1)

@@ -92,12 +92,15 @@ class KernelMesh:
             )
         nodes, weights = product_rule(axes)
         order = axes[-1].order
+        # Sums over a subinterval are sums over the first axis: nodes (m, G).
         nodes = nodes.reshape(-1, order, len(axes)).transpose(0, 1).flatten(0, 1)
         measure = weights.reshape(-1, order).T * base.log_density(nodes).exp().reshape(order, -1)
         return cls(tuple(axes), nodes, measure, base, tolerance, None)
 
     def with_matrix_of(self, features: FeatureMap) -> "KernelMesh":
         """Return the mesh with functions at its nodes, unless they are learned."""
+        # Where the sum of functions is many times the largest one, they are nearly dependent, and
+        # weights of opposite signs cancel.
         matrix = features.at(self.nodes)
         sizes = [(x.abs().sum(-2).amax(), x.abs().amax()) for x in matrix.split(_CHUNK, -1)]
         sums, largest = (torch.stack(x).amax() for x in zip(*sizes, strict=True))
@@ -163,6 +166,7 @@ class KernelMesh:
         """
         if not any(map(any, self.base.poles)):
             return self
+        # Geometric cuts resolve the singularity of a logarithm.
         axes = []
         for axis, (below, above) in zip(self.axes, self.base.poles, strict=True):
             breaks = axis.breaks
@@ -225,6 +229,7 @@ class KernelMesh:
         steep = (values.diff().abs() / nodes.diff()).amax(-1, True) * nodes.abs().amax()
         rounding = torch.finfo(nodes.dtype).eps * (steep + values.abs().amax(-1, True))
 
+        # The error of a rule, from the difference to the rule on halved subintervals.
         weights = axis.rule()[1]
         values = (values - top).unflatten(-1, weights.shape)
         coarse = (values.exp() * weights).sum(-1)

@@ -243,6 +243,7 @@ def find_mesh(
         """Bound the log density at locations (q, D), also of somewhat larger scores."""
         if not sizes.numel():
             return t.new_zeros(len(t))
+        # |f| <= sum |w| |phi|, and the log density is at most log(1 + eps f)/eps, or f at eps = 0.
         size = (sizes @ features.at(t).detach().abs()).reshape(-1, len(t)).amax(0)
         return torch.log1p(eps * size) / eps if eps > 0 else size
 
@@ -279,6 +280,7 @@ def _refined(
     """Return a given mesh, refined where the densities of the largest scores are peaked."""
     if not _least(alpha) < _PEAKED:
         return mesh
+    # The densities of the widest ranges of scores are the most peaked.
     by_row = scores.flatten(0, 1)
     spread = by_row.amax(0) - by_row.amin(0)
     rows = spread.topk(min(_SHARPEST, len(spread))).indices
@@ -398,6 +400,7 @@ def _outside(scores: Tensor, measure: Tensor, power: Power, weights: Tensor) -> 
 
 def _require_digits(A: Tensor, weights: Tensor, valid: Tensor | bool = True) -> None:
     """Raise unless scores as large as A have enough digits after the point."""
+    # The rounding error of such a score is eps^(1/3): 0.005 in float32.
     most = float(torch.finfo(A.dtype).eps ** (-2 / 3))
     rule = f"so small that scores have digits after the point in {A.dtype}"
     require((A.abs() <= most) & valid, "weights", rule, weights)
@@ -415,6 +418,7 @@ def _require_resolved(s: Solution) -> None:
     # No power moves as far as the exponential.
     if bool((masses[far].sum(0) <= _FAR_OUT).all()):
         return
+    # A mesh that resolves the density has the same mass as one with twice the nodes.
     mass = sum_nodes(s.weights_on(mesh.with_order(2 * mesh.axes[0].size)))
     rule = "so small that the density is not in the far tails of the base"
     require((mass - 1).abs() <= math.sqrt(mesh.tolerance), "weights", rule, s.weights)

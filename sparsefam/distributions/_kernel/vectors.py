@@ -46,6 +46,7 @@ def draw_vectors(s: Solution, sample_shape: Size) -> Tensor:
         tried, postponed = waiting[:room], waiting[room:]
         proposals += len(tried)
         at = row[tried]
+        # Cells by their masses under the bound, then uniform locations in them.
         level = at + torch.rand(at.shape, dtype=torch.float64, device=at.device)
         cell = torch.searchsorted(above, level, right=True)
         cell = torch.minimum(cell, (at + 1) * log_bound.shape[1] - 1) % log_bound.shape[1]
@@ -64,6 +65,7 @@ def draw_vectors(s: Solution, sample_shape: Size) -> Tensor:
             again = torch.isin(row, at[over]).index_fill(0, waiting, True)
             waiting = again.nonzero().squeeze(-1)
             continue
+        # With the probability of density over bound.
         accepted = torch.rand_like(excess).log() < excess
         draws[tried[accepted]] = t[accepted]
         waiting = torch.cat([tried[~accepted], postponed])

@@ -183,6 +183,7 @@ class _Grid:
         half = t.diff(dim=1).clamp_min(0) * v * (u / (u + v)).nan_to_num(0.0)
         zero = torch.zeros_like(half[:, :1])
         masses = (torch.cat([half, zero], 1) + torch.cat([zero, half], 1)).flatten(0, 1)
+        # The mass above a height: trapezoidal masses, summed in the order of heights.
         # Sorts are fast along the last axis.
         heights, masses = (x.movedim(0, -1).contiguous() for x in (self.heights, masses))
         order = heights.argsort(-1, descending=True)

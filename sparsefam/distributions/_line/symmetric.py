@@ -59,6 +59,7 @@ def support_rule(
     fraction, unit_weights = (
         x.reshape(-1, *(1,) * lower.dim()) for x in smooth_unit_rule(order, p.loc)
     )
+    # Two rules on each piece, which meet at the center if that is inside.
     low, high = _clip(p, lower), _clip(p, upper)
     middle = torch.minimum(low.clamp_min(0), high)
     x = torch.cat([low + (middle - low) * fraction, middle + (high - middle) * fraction])
@@ -193,6 +194,7 @@ def covariance_on_support(p: Any, phi: Basis, psi: Basis) -> Tensor:
 
 def _covariance_with_local(p: Any, phi: Basis, psi: Basis) -> Tensor:
     """Return the covariance of any basis and one that is negligible outside bounded domains."""
+    # Cov[phi, psi] = E[(phi - E phi) psi], integrated where psi is not negligible.
     half = p.generator.reach() * p.scale
     t, x, weights = support_rule(p, *_bounds(psi), Stack(phi, psi).breaks, 80)
     require_resolved(phi, t, 64)
