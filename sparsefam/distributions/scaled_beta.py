@@ -219,8 +219,8 @@ class _LogOdds(IntegratedDistribution):
         return DoubleExponential(None, None, (a / b).log(), spread, _ORDER)
 
     def _find_cuts(self, line: Coordinate, fine: bool = True) -> Tensor:
-        low, high = (line.onto(end) for end in self._ends())
-        return self._cuts_at(line, low.new_empty(0, *low.shape), low, high, True)
+        edges = torch.stack([line.onto(end) for end in self._ends()])
+        return self._cuts_at(line, edges[:0], edges, True)
 
     def _log_q(self, t: Tensor) -> Tensor:
         return self.log_density(logsigmoid(t), logsigmoid(-t))
