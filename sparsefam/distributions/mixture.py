@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Size, Tensor
-from torch.distributions import Categorical, Distribution, constraints
+from torch.distributions import Categorical, Distribution, MixtureSameFamily, constraints
 from torch.distributions.constraints import Constraint
 from torch.types import _size
 from typing_extensions import Self
@@ -450,7 +450,7 @@ def _of_torch(p: Any) -> Mixture:
     return Mixture(p.mixture_distribution, p.component_distribution, validate_args=False)
 
 
-WRAPPERS["MixtureSameFamily"] = _of_torch
+WRAPPERS[MixtureSameFamily] = _of_torch
 
 
 def _members(components: Distribution | Sequence[Distribution]) -> list[Distribution]:
