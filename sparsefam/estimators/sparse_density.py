@@ -105,8 +105,8 @@ class SparseDensity(DensityEstimator):
             n observations of any density miss there, plus half of its largest tie. In two and three
             a component keeps the points within r of an observation; r is the largest distance of
             its observations from their nearest neighbors, with columns divided by the widths of
-            the base. Observations that are off this support extend it, and the density is mixed with
-            the uniform one on the new support, whose weight is their fraction of all.
+            the base. Observations that are off this support extend it, and the density is mixed
+            with the uniform one on the new support, whose weight is their fraction of all.
         bounds: Bounds (low, high) of all columns, or a pair for each: None where there is no
             bound, as in (0, None). The default base ends there, and is not cut there. Not with
             `base`.

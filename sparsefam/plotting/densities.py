@@ -29,18 +29,18 @@ __all__ = [
 
 # Mass left out on either side of an unbounded support, in one dimension; in two, altogether.
 _TAIL, _TAIL_2D = 5e-4, 1e-3
-# Margin of a line plot and of a contour plot, relative to what they show.
+# Margin of a line plot and of a contour plot, relative to the range of the densities.
 _MARGIN, _MARGIN_2D = 0.08, 0.06
 # Heights relative to the axes': a row below the zero line for each support, all rows together at
 # most, and the space below them.
 _ROW, _ROWS, _BELOW = 0.028, 0.35, 0.02
-# Number of filled contours, at equal shares of the maximum, and the opacity that each adds.
+# Number of filled contours, at equal fractions of the maximum, and the opacity that each adds.
 _LEVELS, _OPACITY = 8, 0.13
 # The region searched for a support in standard deviations from the mean, and its grid.
 _FAR, _COARSE = 4.0, 101
 # Draws that a default view contains, which a coarse grid may miss.
 _DRAWS = 1000
-# Values below this share of the maximum count as zero where an outline is drawn.
+# Values below this fraction of the maximum count as zero where an outline is drawn.
 _ZERO = 1e-6
 # Locations at which a density is evaluated at a time.
 _CHUNK = 2**14
@@ -63,7 +63,7 @@ def plot_density(
     In one dimension, an edge where the density jumps is drawn as a vertical line. A bar below the
     zero line spans the support; an arrow shows that the support extends beyond the view.
 
-    In two dimensions, contours are filled, at equal shares of each density's maximum. The line
+    In two dimensions, contours are filled, at equal fractions of each density's maximum. The line
     around them is the edge of the support, and nothing is drawn outside. For a density without an
     edge, a dashed line encloses all but $10^{-3}$ of the mass.
 
@@ -74,7 +74,7 @@ def plot_density(
             of its batch. A `SparseCategorical` is drawn as stems.
         ax: Axes to draw on; default those of a new figure.
         label: Name for the legend, or one for each element of the batch.
-        color: Any matplotlib colour; default the next of the axes' cycle for each element.
+        color: Any matplotlib color; default the next of the axes' cycle for each element.
         escort: Whether to add the escort (`p.escort()`) as a dashed line; for one dimension.
         data: Observations to show with it, such as those that an estimate was fitted to: (n,) or
             (n, 1), drawn as marks below the line; in two dimensions (n, 2), drawn as dots.
@@ -113,26 +113,26 @@ def plot_density(
     if is_categorical(p):
         draw_weights(ax, torch.arange(density.probs.shape[-1]), density.probs, labels, color)
         return ax
-    parts = [density[i] for i in np.ndindex(*p.batch_shape)]
+    elements = [density[i] for i in np.ndindex(*p.batch_shape)]
     ink = ax.xaxis.label.get_color()
     if p.event_shape:
         if seen is not None:
             ax.plot(*seen.T, "o", color=ink, alpha=0.6, markersize=2, linewidth=0, gid="data")
         box = _plane_view(p, seen) if view is None else box_of("view", view, 2)
-        for part, name in zip(parts, labels, strict=True):
+        for element, name in zip(elements, labels, strict=True):
             (line,) = ax.plot([], [], color=color, label=name)  # a legend has lines
-            _draw_contours(ax, part, line.get_color(), box, points)
+            _draw_contours(ax, element, line.get_color(), box, points)
         ax.set(xlim=box[0], ylim=box[1])
         return ax
-    shown = _line_view(parts, seen) if view is None else set_view(ax, view)
-    for part, name in zip(parts, labels, strict=True):
-        curve = _curve(part, shown, points)
+    shown = _line_view(elements, seen) if view is None else set_view(ax, view)
+    for element, name in zip(elements, labels, strict=True):
+        curve = _curve(element, shown, points)
         (line,) = ax.plot(*curve, color=color, label=name, gid="density")
         ax.fill_between(*curve, color=line.get_color(), alpha=0.22, linewidth=0)
         if escort:
-            dashed = _curve(part.escort(), shown, points)
+            dashed = _curve(element.escort(), shown, points)
             ax.plot(*dashed, "--", color=line.get_color(), gid="density")
-        _draw_support(ax, _intervals(part), shown, line.get_color())
+        _draw_support(ax, _intervals(element), shown, line.get_color())
     if seen is not None:
         style: dict[str, Any] = {"alpha": 0.5, "markersize": 7, "markeredgewidth": 0.6}
         ax.plot(seen, 0 * seen, "|", color=ink, linestyle="", **style, **_next_row(ax, "rug"))
@@ -166,9 +166,9 @@ def _bulk(p: Any) -> Tensor:
     return torch.where(ends.isinf(), quantiles, ends)
 
 
-def _line_view(parts: Sequence[Any], data: Any) -> tuple[float, float]:
+def _line_view(elements: Sequence[Any], data: Any) -> tuple[float, float]:
     """Return the default view in one dimension."""
-    ends = [_bulk(p).cpu().double().flatten().numpy() for p in parts]
+    ends = [_bulk(p).cpu().double().flatten().numpy() for p in elements]
     shown = np.concatenate([*ends, [] if data is None else data])
     margin = _MARGIN * np.ptp(shown)
     return float(shown.min() - margin), float(shown.max() + margin)
@@ -176,16 +176,16 @@ def _line_view(parts: Sequence[Any], data: Any) -> tuple[float, float]:
 
 @torch.no_grad()
 def _curve(p: Any, view: tuple[float, float], points: int) -> tuple[Any, Any]:
-    """Points (t, p(t)) from end to end of the view: zero between supports, upright at jumps."""
+    """Return points (t, p(t)) from end to end of the view: zero off supports, upright at jumps."""
     ends = _intervals(p)
     shown, bulk = ends.clamp(*view), _bulk(p).clamp(*view)
     # Dense near the edges, where a density may be steep, but not at an edge, where rounding would
     # decide on the side of a jump.
-    share = 0.5 - 0.5 * torch.cos(torch.linspace(0, torch.pi, points).to(ends))
-    share = share.clamp(1e-6, 1 - 1e-6).unsqueeze(-1)
-    # On an infinite support, the bulk of a narrow density may be a small part of the view.
+    fraction = 0.5 - 0.5 * torch.cos(torch.linspace(0, torch.pi, points).to(ends))
+    fraction = fraction.clamp(1e-6, 1 - 1e-6).unsqueeze(-1)
+    # On an infinite support, the bulk of a narrow density may be a small fraction of the view.
     spans = (bulk, shown) if ends.isinf().any() else (shown,)
-    t = torch.cat([torch.lerp(span[:, 0], span[:, 1], share) for span in spans]).sort(0).values
+    t = torch.cat([torch.lerp(span[:, 0], span[:, 1], fraction) for span in spans]).sort(0).values
     t = torch.cat([shown[None, :, 0], t, shown[None, :, 1]])
     height = p.prob(t)
     # Down to zero at the edges, unless the view ends before the support does.
@@ -198,11 +198,11 @@ def _curve(p: Any, view: tuple[float, float], points: int) -> tuple[Any, Any]:
 
 def _draw_contours(ax: "Axes", p: Any, color: Any, view: Box, points: int) -> None:
     """Draw contours of a density by its values on a grid."""
-    if hasattr(p, "scale_tril"):  # an ellipse may be a small part of the view
+    if hasattr(p, "scale_tril"):  # an ellipse may be much smaller than the view
         size = 1 if isinstance(p.support, Ellipsoid) else _FAR
         half = (1 + _MARGIN_2D) * size * p.scale_tril.detach().norm(dim=-1)
-        centre = p.loc.detach()
-        view = tuple(zip((centre - half).tolist(), (centre + half).tolist(), strict=True))
+        center = p.loc.detach()
+        view = tuple(zip((center - half).tolist(), (center + half).tolist(), strict=True))
     grid = _grid(view, points)
     height = _heights(p, grid)
     if not height.any():
@@ -225,8 +225,8 @@ def _grid(view: Box, points: int) -> list[Any]:
 def _heights(p: Any, grid: list[Any]) -> Any:
     """Return densities (rows, columns)."""
     t = torch.from_numpy(np.stack(grid, -1).reshape(-1, 2)).to(p.mean)
-    found = torch.cat([p.prob(rows) for rows in t.split(_CHUNK)])
-    return found.cpu().double().reshape(grid[0].shape).numpy()
+    height = torch.cat([p.prob(rows) for rows in t.split(_CHUNK)])
+    return height.cpu().double().reshape(grid[0].shape).numpy()
 
 
 def _is_closed(p: Any, height: Any) -> bool:
@@ -243,22 +243,22 @@ def _plane_view(p: Any, data: Any) -> Box:
         torch.manual_seed(0)
         seen = [p.sample((_DRAWS,)).cpu().double().reshape(-1, 2).numpy()]
     seen += [] if data is None else [data]
-    mean, reach = p.mean.detach().reshape(-1, 2), _FAR * p.variance.detach().sqrt().reshape(-1, 2)
-    low, high = (mean - reach).amin(0).tolist(), (mean + reach).amax(0).tolist()
+    mean, half = p.mean.detach().reshape(-1, 2), _FAR * p.variance.detach().sqrt().reshape(-1, 2)
+    low, high = (mean - half).amin(0).tolist(), (mean + half).amax(0).tolist()
     grid = _grid(tuple(zip(low, high, strict=True)), _COARSE)
     for i in np.ndindex(*p.batch_shape):
         height = _heights(p[i], grid)
         least = 0.0 if _is_closed(p[i], height) else _quantile(height, _TAIL_2D)
         seen.append(np.stack([axis[height > least] for axis in grid], -1))
-    found = np.concatenate(seen)
-    margin = _MARGIN_2D * np.ptp(found, 0)
-    return tuple(zip(found.min(0) - margin, found.max(0) + margin, strict=True))
+    points = np.concatenate(seen)
+    margin = _MARGIN_2D * np.ptp(points, 0)
+    return tuple(zip(points.min(0) - margin, points.max(0) + margin, strict=True))
 
 
-def _quantile(height: Any, share: float) -> float:
-    """Return the level below which a share of the mass on the grid lies."""
+def _quantile(height: Any, fraction: float) -> float:
+    """Return the height below which the grid has a fraction of its mass."""
     levels = np.sort(height, None)
-    return float(levels[np.searchsorted(levels.cumsum(), share * levels.sum())])
+    return float(levels[np.searchsorted(levels.cumsum(), fraction * levels.sum())])
 
 
 def axes_of(ax: "Axes | None") -> "Axes":
@@ -300,16 +300,16 @@ def _array_of(data: Any, event_shape: Sequence[int]) -> Any:
     if data is None:
         return None
     try:
-        found = np.asarray(data.tolist() if isinstance(data, Tensor) else data)
-        found = found.astype(float, casting="same_kind")
+        array = np.asarray(data.tolist() if isinstance(data, Tensor) else data)
+        array = array.astype(float, casting="same_kind")
     except (TypeError, ValueError):
         raise ValueError(f"data must be numbers, got {data!r}") from None
-    wide = (*found.shape[:1], *event_shape)
+    wide = (*array.shape[:1], *event_shape)
     allowed = (wide,) if event_shape else (wide, (*wide, 1))
-    if not found.ndim or found.shape not in allowed or not np.isfinite(found).all():
+    if not array.ndim or array.shape not in allowed or not np.isfinite(array).all():
         named = "(n, 2)" if event_shape else "(n,) or (n, 1)"
-        raise ValueError(f"data must be finite, of shape {named}, got shape {found.shape}")
-    return found.reshape(wide)
+        raise ValueError(f"data must be finite, of shape {named}, got shape {array.shape}")
+    return array.reshape(wide)
 
 
 def _next_row(ax: "Axes", name: str = "support") -> dict[str, Any]:
@@ -354,8 +354,8 @@ def draw_weights(
     set_limits(ax)
 
 
-def set_limits(ax: "Axes", share: float = 1.0) -> None:
-    """Put zero above the rows, and the highest density at a share of the height above zero."""
+def set_limits(ax: "Axes", fraction: float = 1.0) -> None:
+    """Put zero above the rows, and the highest density at a fraction of the height above zero."""
     heights = [np.max(line.get_ydata()) for line in ax.lines if line.get_gid() == "density"]
     top = 1.06 * float(max(heights)) or 1.0
     rows = _rows(ax)
@@ -364,7 +364,7 @@ def set_limits(ax: "Axes", share: float = 1.0) -> None:
     for rank, lines in enumerate(rows.values()):
         for line in lines:
             line.set_ydata(np.full(np.size(line.get_xdata()), strip - height * (rank + 0.5)))
-    ax.set_ylim(-top / share * strip / (1 - strip), top / share)
+    ax.set_ylim(-top / fraction * strip / (1 - strip), top / fraction)
     ax.set_yticks(round_ticks(0.0, top, 5))
 
 
