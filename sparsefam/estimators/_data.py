@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +19,10 @@ from torch.nn.functional import pad
 
 from .._numerics.threads import one_thread
 from .._numerics.validation import as_number, require_integer
+from ..distributions import SparseDistribution
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = [
     "MARGIN",
@@ -80,7 +84,7 @@ class PointTree(NamedTuple):
     tree: cKDTree
 
     @classmethod
-    def in_support(cls, density: Any) -> "PointTree":
+    def in_support(cls, density: SparseDistribution) -> "PointTree":
         """Return the nodes of a kernel density at which it is positive."""
         nodes = torch.cat([p.mesh.nodes for p in getattr(density, "components", [density])])
         nodes = nodes[density.log_prob(nodes) > -torch.inf]
@@ -180,7 +184,7 @@ class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: igno
         return draws.reshape(n_samples, *(density.event_shape or (1,))).numpy()
 
     @one_thread()
-    def plot(self, ax: Any = None, **options: Any) -> Any:
+    def plot(self, ax: "Axes | None" = None, **options: Any) -> "Axes":
         """Plot the density, with options of `plot_density` such as `data=X`; return the axes.
 
         Axes without labels get the names of the columns, if the data had any.
@@ -193,7 +197,7 @@ class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: igno
         return ax
 
 
-def log_density(p: Any, x: Tensor) -> Tensor:
+def log_density(p: SparseDistribution, x: Tensor) -> Tensor:
     """Return the log density (n,) of observations (n, D)."""
     return torch.cat([p.log_prob(as_events(rows)) for (rows,) in chunks(x)])
 
@@ -209,7 +213,7 @@ def intervals_of(p: Any) -> Tensor:
     return intervals[~intervals[:, 0].isnan()]
 
 
-def distance_from(p: Any, x: Tensor) -> Floats:
+def distance_from(p: SparseDistribution, x: Tensor) -> Floats:
     """Return distances (n,) of observations (n, D) from the support of a kernel density."""
     if p.event_shape:
         return PointTree.in_support(p).distance(x)

@@ -14,7 +14,6 @@ from .._feature_maps import Kernel, kernel_matrix
 from .._numerics.chebyshev_mesh import ChebyshevMesh
 from .._numerics.deformed import Power
 from .._numerics.normalizer import lower_bound, newton_from_below
-from ..distributions._kernel.mesh import KernelMesh
 from ._data import chunks, merged
 
 __all__ = ["Cells", "Evaluation", "Fit", "Minimum", "Objective", "minimize", "whitening"]
@@ -154,7 +153,7 @@ class Objective:
     @classmethod
     @torch.no_grad()
     def of(
-        cls, alpha: float, kernel: Kernel, points: Tensor, mesh: KernelMesh, cells: "Cells"
+        cls, alpha: float, kernel: Kernel, points: Tensor, mesh: Any, cells: "Cells"
     ) -> "Objective":
         """Evaluate the functions at the nodes, which resolve the kernels, without any data yet."""
         if len(mesh.axes) == 1:
@@ -167,7 +166,7 @@ class Objective:
         mixing = whitening(kernel, points)
         size, none = mixing.shape[1], mixing.new_zeros(())
 
-        def on(mesh: KernelMesh, dtype: torch.dtype) -> Tensor:
+        def on(mesh: Any, dtype: torch.dtype) -> Tensor:
             features = torch.empty(len(mesh.nodes), size, dtype=dtype)
             for t, rows in chunks(mesh.nodes, features):
                 rows.copy_(kernel_matrix(kernel, points, t).T @ mixing)

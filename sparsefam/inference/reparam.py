@@ -28,6 +28,7 @@ from pyro.poutine.util import site_is_subsample
 from pyro.util import get_rng_state, set_rng_state
 from torch import Size, Tensor
 from torch.distributions import (
+    Distribution,
     Independent,
     TransformedDistribution,
     Uniform,
@@ -60,6 +61,8 @@ __all__ = [
     "warn_moving_supports",
     "zeros",
 ]
+
+_Model = Callable[..., Any]
 
 # The key in a site's `infer` that marks a site in standard coordinates.
 _MARK = "_support_reparam"
@@ -182,7 +185,7 @@ class AutoSupportReparam(Strategy):
 class _FirstRun:
     """A model whose first run is followed in a context, made from its arguments."""
 
-    def __init__(self, model: Callable[..., Any], following: Callable[[Any], Any]) -> None:
+    def __init__(self, model: _Model, following: Callable[[Any], Any]) -> None:
         self._model, self._following, self._has_run = model, following, False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -198,7 +201,7 @@ class MovingSupportWarning(UserWarning):
     """The support of a latent site moves with other latent sites."""
 
 
-def check_model(model: Callable[..., Any], *args: Any, **kwargs: Any) -> list[str]:
+def check_model(model: _Model, *args: Any, **kwargs: Any) -> list[str]:
     """Warn of latent sites whose support moves, and of a density that is zero at random starts.
 
     The model is run once for its supports, and at ten random starts of NUTS, with the sites whose
@@ -246,7 +249,7 @@ def check_model(model: Callable[..., Any], *args: Any, **kwargs: Any) -> list[st
 
 
 def examine(
-    model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    model: _Model, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[list[str], list["Zeros"]]:
     """Warn of supports that move; return their sites, and the sites that are zero at each start."""
     if not callable(model):
@@ -275,7 +278,7 @@ class Zeros(str):
 
 @torch.no_grad()
 def zeros(
-    model: Callable[..., Any],
+    model: _Model,
     values: dict[str, Tensor],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -308,7 +311,7 @@ def _aside() -> Iterator[None]:
         set_rng_state(random)
 
 
-def warn_moving_supports(model: Callable[..., Any]) -> Callable[..., Any]:
+def warn_moving_supports(model: _Model) -> _Model:
     """Return a model that warns when the support of a latent site moves with other latent sites.
 
     `NUTS(warn_moving_supports(model))` warns in its first run of the model, where `NUTS(model)`
@@ -371,7 +374,7 @@ class _Watch(Messenger):
         self._values.add(msg["value"])
 
 
-def _support_of(fn: Any) -> Constraint | None:
+def _support_of(fn: Distribution) -> Constraint | None:
     """Return the support of a site's distribution, or None if it has none."""
     try:
         support: Constraint | None = getattr(fn, "support", None)
@@ -381,12 +384,12 @@ def _support_of(fn: Any) -> Constraint | None:
     return _affine_support(inner) if _has_line_for_support(inner) else support
 
 
-def _has_line_for_support(fn: Any) -> bool:
+def _has_line_for_support(fn: Distribution) -> bool:
     """Return whether torch says that the support is the line, as for every affine map."""
     return isinstance(fn, TransformedDistribution) and fn.support is constraints.real
 
 
-def _has_bijection(fn: Any, support: Constraint) -> bool:
+def _has_bijection(fn: Distribution, support: Constraint) -> bool:
     """Return whether Pyro maps the line onto the support of a site."""
     if _has_line_for_support(_innermost(fn)):
         return False
@@ -477,24 +480,24 @@ class _OnUnitInterval(TorchDistribution):
     arg_constraints: ClassVar[dict[str, Constraint]] = {}
     support = constraints.unit_interval
 
-    def __init__(self, density: Any) -> None:
+    def __init__(self, density: Distribution) -> None:
         self._density, self.has_rsample = density, density.has_rsample
         super().__init__(density.batch_shape, validate_args=False)
 
-    def log_prob(self, value: Tensor) -> Any:
+    def log_prob(self, value: Tensor) -> Tensor:
         return self._density.log_prob(value)
 
-    def sample(self, sample_shape: _size = Size()) -> Any:
+    def sample(self, sample_shape: _size = Size()) -> Tensor:
         return self._density.sample(sample_shape)
 
-    def rsample(self, sample_shape: _size = Size()) -> Any:
+    def rsample(self, sample_shape: _size = Size()) -> Tensor:
         return self._density.rsample(sample_shape)
 
     def expand(self, batch_shape: _size, _instance: Any = None) -> "_OnUnitInterval":
         return _OnUnitInterval(self._density.expand(batch_shape))
 
 
-def _is_uniform(fn: Any) -> bool:
+def _is_uniform(fn: Distribution) -> bool:
     return type(fn) in (Uniform, dist.Uniform)  # a subclass may have another density
 
 
@@ -524,7 +527,7 @@ def _innermost(fn: Any) -> Any:
     return fn
 
 
-def _wrapped(fn: Any, base: Any) -> Any:
+def _wrapped(fn: Distribution, base: Any) -> Any:
     """Apply the masks, expansions and reinterpreted dimensions of `fn` to another distribution."""
     if not isinstance(fn, _WRAPPERS):
         return base

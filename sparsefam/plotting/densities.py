@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
@@ -26,6 +27,8 @@ __all__ = [
     "set_limits",
     "set_view",
 ]
+
+Array = NDArray[np.float64]
 
 # Mass left out on either side of an unbounded support, in one dimension; in two, altogether.
 _TAIL, _TAIL_2D = 5e-4, 1e-3
@@ -166,7 +169,7 @@ def _bulk(p: Any) -> Tensor:
     return torch.where(ends.isinf(), quantiles, ends)
 
 
-def _line_view(elements: Sequence[Any], data: Any) -> tuple[float, float]:
+def _line_view(elements: Sequence[Any], data: Array | None) -> tuple[float, float]:
     """Return the default view in one dimension."""
     ends = [_bulk(p).cpu().double().flatten().numpy() for p in elements]
     shown = np.concatenate([*ends, [] if data is None else data])
@@ -175,7 +178,7 @@ def _line_view(elements: Sequence[Any], data: Any) -> tuple[float, float]:
 
 
 @torch.no_grad()
-def _curve(p: Any, view: tuple[float, float], points: int) -> tuple[Any, Any]:
+def _curve(p: Any, view: tuple[float, float], points: int) -> tuple[Array, Array]:
     """Return points (t, p(t)) from end to end of the view: zero off supports, upright at jumps."""
     ends = _intervals(p)
     shown, bulk = ends.clamp(*view), _bulk(p).clamp(*view)
@@ -217,26 +220,26 @@ def _draw_contours(ax: "Axes", p: Any, color: Any, view: Box, points: int) -> No
     ax.contour(*grid, height, [lowest], colors=[color], **style).set_gid("support")
 
 
-def _grid(view: Box, points: int) -> list[Any]:
+def _grid(view: Box, points: int) -> list[Array]:
     return list(np.meshgrid(*(np.linspace(*side, points) for side in view)))
 
 
 @torch.no_grad()
-def _heights(p: Any, grid: list[Any]) -> Any:
+def _heights(p: Any, grid: list[Array]) -> Array:
     """Return densities (rows, columns)."""
     t = torch.from_numpy(np.stack(grid, -1).reshape(-1, 2)).to(p.mean)
     height = torch.cat([p.prob(rows) for rows in t.split(_CHUNK)])
     return height.cpu().double().reshape(grid[0].shape).numpy()
 
 
-def _is_closed(p: Any, height: Any) -> bool:
+def _is_closed(p: Any, height: Array) -> bool:
     """Return whether a density has an edge: by alpha, or by zeros among its values."""
     if p.support == constraints.real_vector:
         return False
     return float(p.alpha) > 1 or bool((height == 0).any())
 
 
-def _plane_view(p: Any, data: Any) -> Box:
+def _plane_view(p: Any, data: Array | None) -> Box:
     """Return the default view in two dimensions: the supports, some draws and the data."""
     # Small components may fall between the points of a grid.
     with torch.random.fork_rng(devices=[p.mean.device] if p.mean.is_cuda else []):
@@ -255,7 +258,7 @@ def _plane_view(p: Any, data: Any) -> Box:
     return tuple(zip(points.min(0) - margin, points.max(0) + margin, strict=True))
 
 
-def _quantile(height: Any, fraction: float) -> float:
+def _quantile(height: Array, fraction: float) -> float:
     """Return the height below which the grid has a fraction of its mass."""
     levels = np.sort(height, None)
     return float(levels[np.searchsorted(levels.cumsum(), fraction * levels.sum())])
@@ -295,7 +298,7 @@ def set_view(ax: "Axes", view: Domain) -> tuple[float, float]:
     return low, high
 
 
-def _array_of(data: Any, event_shape: Sequence[int]) -> Any:
+def _array_of(data: Any, event_shape: Sequence[int]) -> Array | None:
     """Return observations as an array (n,) or (n, 2), or None."""
     if data is None:
         return None
