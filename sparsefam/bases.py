@@ -447,8 +447,8 @@ class GaussianRBF(Basis):
     def extent(self) -> tuple[float, ...] | None:
         """Return the first and last center and the least and largest width, None if unknown.
 
-        On a device and in compiled graphs, which do not wait for values, these are what they were
-        when the basis was made, moved or loaded; those of learned functions are not known there.
+        On a device and in compiled graphs, which do not wait for values, these are the values
+        when the basis was made, moved or loaded, unknown for learned functions.
         """
         if self.widths is None or self.event_shape:
             return None
@@ -585,7 +585,7 @@ class GaussianRBF(Basis):
             peak = self.widths * _SQRT_TWO_PI
             return torch.exp(-0.5 * ((t - self.centers) / self.widths).square()) / peak
         z2 = ((t - self.centers) / self.widths.unsqueeze(-1)).square().mean(-1)
-        # The power comes last: that of a width alone may leave float32's range.
+        # The power comes last, since a power of the width alone may leave float32's range.
         return (torch.exp(-0.5 * z2) / (self.widths * _SQRT_TWO_PI)) ** self.centers.shape[-1]
 
 
@@ -736,6 +736,7 @@ class Product(_Compound):
 
     def forward(self, t: Tensor) -> Tensor:
         self._check(t)
+        # A Kronecker product, one axis at a time.
         values, *factors = (basis(x) for basis, x in zip(self.bases, t.unbind(-1), strict=True))
         for factor in factors:
             values = (values.unsqueeze(-1) * factor.unsqueeze(-2)).flatten(-2)

@@ -143,6 +143,7 @@ def conjugate(score: Score, p: SparseDistribution) -> Tensor:
         raise ValueError(f"p must be the prediction map of {type(score).__name__}, got {p!r}")
     if isinstance(score, Finite):
         return _mean_score(cast(SparseCategorical, p).probs, score) + p.tsallis_entropy()
+    # The Tsallis entropy is -Omega(p).
     return p.log_normalizer - (p.alpha - 1) * p.tsallis_entropy()
 
 
@@ -410,8 +411,8 @@ class _Head(nn.Module):
 class RegressionHead(_Head):
     r"""Map features to a density of one number: at alpha = 2 a truncated parabola.
 
-    A linear layer gives the location and the width. The support bounds what can happen, and the
-    loss matches mean and variance to the targets, at every alpha.
+    A linear layer gives the location and the width. The support bounds the targets that can
+    occur, and the loss matches mean and variance to the targets, at every alpha.
 
     Args:
         in_features: Number of features.

@@ -507,6 +507,7 @@ class OntoIntervals(Transform):
         last = (order * (self._length > 0)).amax(-1)
         index = torch.minimum((length.unsqueeze(-1) >= self._total).sum(-1), last).unsqueeze(-1)
         z = (length - self._gap(index)).clamp(-1 + 1e-6, 1 - 1e-6)
+        # The inverse of u / (1 + |u|) is z / (1 - |z|).
         t = self._center + self._size * z / (1 - z.abs())
         # Rounding may move t beyond the ends.
         low, high = (entries_of(self._ends[..., k], index) for k in (0, 1))

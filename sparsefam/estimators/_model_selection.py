@@ -132,8 +132,8 @@ def quadratic_score(estimator: Any, X: ArrayLike, y: object = None) -> float:
         estimator: A fitted estimator of this package, or any other with a `density_` (a
             distribution of this package) and `score_samples`; scikit-learn's `KernelDensity` with a
             Gaussian kernel; scipy's `gaussian_kde`; a pipeline of linear transformers, such as
-            `StandardScaler`, and one of these. The score is that of the density of X itself, by the
-            determinant of the transformers, so that unlike scalers can be compared.
+            `StandardScaler`, and one of these. The determinant of the transformers converts it
+            to the score of the density of X itself, so that unlike scalers can be compared.
         X: Observations (n, D) that the estimator was not fitted to.
         y: Not used, so that this is a `scoring` of `GridSearchCV` and `cross_val_score`.
 
@@ -173,6 +173,7 @@ def _determinant(transformer: Pipeline, X: Any) -> float:
     if hasattr(X, "columns"):  # a data frame
         probes = type(X)(probes, columns=X.columns)
     origin, *images = np.asarray(transformer.transform(probes), dtype=float)
+    # A linear map is fixed by the images of D + 1 corners: the data show whether it is linear.
     sides, data = np.array(images[: len(unit)]) - origin, np.array(images[len(unit) :])
     square = sides.shape == (len(unit), len(unit))
     linear = origin + (x - center) / unit @ sides if square else data

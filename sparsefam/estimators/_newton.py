@@ -85,11 +85,13 @@ def _shortening(rise: float, promised: float) -> float:
     """Return the factor to the minimum of the parabola through a value, its slope and another."""
     if not rise < math.inf:
         return _GREATEST_FACTOR
+    # With value 0 and slope -promised at 0, and the value rise at 1.
     return min(max(promised / (2 * (rise + promised)), _LEAST_FACTOR), _GREATEST_FACTOR)
 
 
 def whitening(kernel: Kernel, points: Tensor) -> Tensor:
     """Return the matrix (I, R) from coefficients of orthonormal functions to kernel weights."""
+    # Functions with kernel weights W have the inner products W^T K W, here the identity.
     values, vectors = torch.linalg.eigh(kernel_matrix(kernel, points, points))
     keep = values > _RANK * values[-1]
     return vectors[:, keep] / values[keep].sqrt()

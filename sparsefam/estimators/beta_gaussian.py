@@ -43,7 +43,7 @@ _SINGULAR = 1e-13
 _STAGE = 4.0
 # The gain of log-likelihood, relative to it, that alpha above 1 must bring.
 _BETTER = 1e-9
-# The radius of the outermost observation in the first ball, relative to that of the ball.
+# The distance of the outermost observation from the first ball's center, relative to its radius.
 _INSIDE = 0.9
 # Half-widths of the box of `support_` around the ellipse, and around a normal density.
 _ROUND, _FAR = 1.06, 4.0
@@ -272,6 +272,7 @@ def _most_likely(moments: _Moments, alpha: float, tol: float, max_iter: int) -> 
             return Evaluation(math.inf, free, lambda: torch.diag(free))
         inverse = torch.zeros_like(matrix)
         inverse.diagonal().copy_(1 / axes)
+        # With rows r_i = (x_i, -1) and M = (A, b), z_i = M r_i: d(-m w log room) / dM = pull z r^T.
         pull = 2 * m * weight / room
         slope = (pull.unsqueeze(-1) * z).T @ rows - inverse
 
@@ -301,6 +302,7 @@ def _by_kurtosis(moments: _Moments) -> float:
     kurtosis = float(fourth) / (dim * (dim + 2))
     if kurtosis >= 1:
         return 1.0
+    # kurtosis = N / (N + 2), solved for m in N = D + 2 m + 2.
     m = kurtosis / (1 - kurtosis) - 1 - dim / 2
     return 1 + 1 / m if m > 0 else np.inf
 
@@ -316,6 +318,7 @@ def _by_moments(dim: int, alpha: float) -> Tensor:
 
 def _density(moments: _Moments, matrix: Tensor, alpha: float) -> SparseDistribution:
     matrix, shift = matrix[:, :-1], matrix[:, -1:]
+    # Whitened data w = F^-1 (x - mean) have z = A w - b in the ball: x = mean + F A^-1 (z + b).
     tril = moments.factor @ torch.linalg.inv(matrix).tril()
     loc = moments.mean + (tril @ shift).squeeze(-1)
     if alpha == 1 and len(loc) == 1:

@@ -69,6 +69,7 @@ def folds_of(x: Tensor, coverage: Any, random_state: Any) -> Tensor:
     """Return the fold (n,) of each observation, at random, of five equal ones."""
     if not 0 < as_number(coverage) < 1:
         raise ValueError(f"coverage must be a number between 0 and 1, or None, got {coverage!r}")
+    # The rank of the radius, floor((n + 1)(1 - coverage)), must be at least 1.
     n, least = len(x), math.ceil(1 / (1 - coverage) - 1 - _ROUNDING)
     if n < max(least, _LEAST):
         raise ValueError(

@@ -56,7 +56,7 @@ _PENALTIES = tuple(10.0**-k for k in range(1, 9))
 _NARROWEST = 0.5
 # The size of the scores for which a mesh is made.
 _SCORE = 10.0
-# The standard deviation of the default base at alpha = 1, relative to that of the data.
+# The standard deviation of the default base at alpha = 1, relative to the data's.
 _WIDE = 2.0
 # The accuracy of a mesh, by dimension. In several, edges are located along the last axis only.
 _TOLERANCE = {1: 1e-11, 2: 1e-6, 3: 1e-3}
@@ -114,7 +114,7 @@ class SparseDensity(DensityEstimator):
             over data. The support is widened by a distance that five fits without a fifth of the
             observations calibrate; for every distribution it has at least the probability
             $2\,coverage - 1 - \sqrt{2/n}$, and in practice about `coverage` or more.
-            Supports grow with `coverage`, and contain that of coverage=None.
+            Supports grow with `coverage`, and contain the one of coverage=None.
             At least $coverage / (1 - coverage)$ observations are needed. Not with alpha=1, unequal
             weights or `partial_fit`.
         tol: The fit ends when a step promises a smaller decrease of the loss, relative to it where

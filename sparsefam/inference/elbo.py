@@ -54,6 +54,7 @@ class _ParticleELBO(ELBO):
         """Return an estimate whose gradient estimates the loss's."""
         traces = self._get_traces(model, guide, args, kwargs)
         loss, surrogate, self._state = self._estimate(traces)
+        # The value of the loss, with the gradient of the surrogate.
         return warn_if_nan(loss, "loss") + (surrogate - surrogate.detach())
 
     def loss_and_grads(self, model: _Program, guide: _Program, *args: Any, **kwargs: Any) -> float:
@@ -188,6 +189,7 @@ class TsallisELBO(_ParticleELBO):
                 RuntimeWarning,
                 stacklevel=4,
             )
+        # The moving average of moments, in logarithms.
         terms = old + math.log(1 - _NEWEST), newest + math.log(_NEWEST)
         return float(np.logaddexp(*terms))
 
@@ -256,6 +258,7 @@ class FenchelYoungELBO(_ParticleELBO):
         else:
             regularizer = torch.expm1(eps * log_q) / eps
         energy = losses + regularizer / self.alpha
+        # REINFORCE for sites without pathwise gradients: E[energy d log q].
         surrogate = (energy + log_r * energy.detach()).mean()
         return energy.detach().mean(), surrogate, None
 

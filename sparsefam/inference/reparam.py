@@ -414,6 +414,7 @@ def _affine_support(fn: TransformedDistribution) -> Constraint:
     high = torch.as_tensor(getattr(support, "upper_bound", math.inf))
     for transform in reversed(affine):
         low, high = transform(low), transform(high)
+    # A negative scale exchanges the ends.
     low, high = torch.minimum(low, high), torch.maximum(low, high)
     no_low, no_high = low.isneginf().all(), high.isposinf().all()
     if no_low or no_high:

@@ -57,7 +57,7 @@ def plot_attention(
             (B, heads, Lq), 0 is the first example and (0, slice(None), -1) its last query.
         tokens: L words, written at the positions.
         value_function: Callable from locations (Q,) to values (Q,), drawn as a line.
-        ax: Axes to draw on; default those of a new figure.
+        ax: Axes to draw on; default new ones.
         view: As in `plot_density`.
         limit: Largest number of heads to draw.
 
@@ -169,7 +169,7 @@ def plot_attention_map(
         image: Gray levels (H, W), or gray levels or colors, channels first (1, 3 or 4, H, W);
             colors are in [0, 1] or of dtype uint8.
         example: As in `plot_attention`.
-        ax: Axes to draw on; default those of a new figure.
+        ax: Axes to draw on; default new ones.
         label: As in `plot_density`.
         color: As in `plot_density`.
         domain: The interval that the image covers along both axes, or one for each.

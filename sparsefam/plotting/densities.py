@@ -75,7 +75,7 @@ def plot_density(
     Args:
         p: A density of one or two dimensions; one line, or one set of contours, for each element
             of its batch. A `SparseCategorical` is drawn as stems.
-        ax: Axes to draw on; default those of a new figure.
+        ax: Axes to draw on; default new ones.
         label: Name for the legend, or one for each element of the batch.
         color: Any matplotlib color; default the next of the axes' cycle for each element.
         escort: Whether to add the escort (`p.escort()`) as a dashed line; for one dimension.
@@ -265,7 +265,7 @@ def _quantile(height: Array, fraction: float) -> float:
 
 
 def axes_of(ax: "Axes | None") -> "Axes":
-    """Return axes, by default those of a new figure."""
+    """Return axes, by default new ones."""
     if ax is not None:
         return ax
     try:
