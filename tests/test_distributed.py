@@ -13,7 +13,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from sparsefam.attention import ContinuousAttention, LearnedAlpha, RidgeRegression, _context
+from sparsefam import _choice
+from sparsefam.attention import ContinuousAttention, LearnedAlpha, RidgeRegression
 from sparsefam.bases import GaussianRBF
 
 STEPS, RATE = 2, 0.5
@@ -98,7 +99,7 @@ def on_rank(cases: list[Case], rank: int) -> list[tuple[list[float], dict[str, T
     # It says so of every linear layer on three dimensions.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
     # Even few queries in blocks, whose backward has to know what a wrapper did to parameters.
-    _context._PAIRS = 100
+    _choice._PAIRS = 100
     return [distributed(case, rank) for case in cases]
 
 

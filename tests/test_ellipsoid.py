@@ -77,6 +77,7 @@ def test_nesting_is_decided_on_both_sides_of_touching(dim: int) -> None:
     offset[5:20] = 0  # concentric
     matrix[20:30] = torch.eye(dim, dtype=DOUBLE) * torch.rand(10, 1, 1, dtype=DOUBLE)  # round
     offset[30:40, 0] = 1e-9
+    offset[40:50] *= 1e-18  # concentric to rounding
     size = longest(matrix, offset)
     ball = MultivariateBetaGaussian(torch.zeros(dim).double(), torch.eye(dim).double(), 1.5)
     # A factor of the same ellipsoid: with Q of M' = QR, R' is lower triangular, up to signs.

@@ -538,8 +538,8 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
         return found if loc is None else torch.cat([found, line.onto(loc).expand_as(found)])
 
     def _find_cuts(self, line: Coordinate, fine: bool = True) -> Tensor:
-        low, high = (line.onto(end) for end in self._ends())
-        return self._cuts_at(line, self._division(line), low, high, True)
+        edges = torch.stack([line.onto(end) for end in self._ends()])
+        return self._cuts_at(line, self._division(line), edges, True)
 
     def _check_rule(self, mass: Tensor) -> None:
         rule = "a density on the line whose mass at these nodes is 1"

@@ -12,29 +12,26 @@ from torch.distributions.constraints import Constraint
 from .._numerics.validation import as_number, broadcast_arguments, require
 from ..supports import Interval, IntervalUnion, RealLine, finite
 from ._line.engine import (
-    COARSE,
-    EVEN,
+    MOMENTS,
     Coordinate,
     DoubleExponential,
     IntegratedDistribution,
     Line,
-    matters,
+    cuts_within,
 )
 
 __all__ = ["Density"]
 
-# Logarithm of the ratio of densities below which a density does not matter, and subintervals of the
-# range where it does, between two breakpoints.
-_NEGLIGIBLE, _COUNT = -80.0, 12
-# The same for the width of the peak that a coordinate on the whole line is placed by.
+# Logarithm of the ratio of densities below which a location is not near the peak that a coordinate
+# on the whole line is placed by.
 _NEAR = -2.0
 # Powers of 16 among which the scale of a density on an infinite interval is searched for, as far as
 # a coordinate reaches in float64.
 _SCALES = tuple(16.0**k for k in range(-215, 216))
-# Shares of this range at which it is cut, closer at its ends.
-_SHARES = tuple(math.sin(math.pi * k / (2 * _COUNT)) ** 2 for k in range(_COUNT + 1))
+# Shares of the range where a density matters at which it is cut, closer at its ends.
+_SHARES = tuple(math.sin(math.pi * k / 24) ** 2 for k in range(13))
 # Rounds of the search for this range. Each can divide it by six.
-_ROUNDS = (COARSE, *(EVEN,) * 8)
+_ROUNDS = 8
 # Steps of the search for a quantile, which may be next to a power.
 _STEPS = 16
 # Nodes on each subinterval, and of the rule that must agree with it, and how closely.
@@ -165,13 +162,14 @@ class Density(IntegratedDistribution):
             self._frame = self._first_frame()
         if all(self._is_open):  # around the peak
             line = self._line
-            middle = self._where_it_matters(_NEAR, 0.0)
+            edges = self._edges(line)
+            middle = self._region_of(line, edges, _NEAR, rounds=_ROUNDS, power=0.0)
             first, last = (line.locations(y.movedim(-1, 0))[0] for y in middle.unbind(-1))
             first, last = first.amin(0), last.amax(0)
             spread = ((last - first) / 4).clamp_min(torch.finfo(first.dtype).tiny)
             self._frame = torch.stack([(first + last) / 2, spread], -1)
-        self._region = self._where_it_matters()
         line = self._line
+        self._region = self._region_of(line, self._edges(line), MOMENTS, rounds=_ROUNDS)
         nodes, _ = self._between(line, _ORDER, self._find_cuts(line))
         heights = self._log_q(nodes)
         best = torch.where(heights < math.inf, heights, -math.inf).argmax(0, keepdim=True)
@@ -230,37 +228,9 @@ class Density(IntegratedDistribution):
     def _ends(self) -> tuple[Tensor, Tensor]:
         return self.low.double(), self.high.double()
 
-    def _where_it_matters(self, negligible: float = _NEGLIGIBLE, power: float = 1.0) -> Tensor:
-        """Return coordinates (*batch, K, 2) beyond which the density does not matter.
-
-        The density of the coordinate counts, or of the location if the `power` of the slope is 0.
-        """
-        line = self._line
-        edges = self._edges(line)
-
-        def height(y: Tensor) -> Tensor:
-            t, slope = line.locations(y)
-            log_q = self._log_q(t.flatten(0, 1)).reshape(t.shape)
-            return log_q + power * slope.log()
-
-        found = matters(height, edges[:-1], edges[1:], _ROUNDS, negligible)
-        return torch.stack(found, -1).movedim(0, -2)
-
     def _find_cuts(self, line: Coordinate, fine: bool = True) -> Tensor:
         edges = self._edges(line)
-        first, last = self._region.movedim(-2, 0).unbind(-1)
-        matter = first < last
-        first, last = (
-            torch.where(matter & (first <= edges[:-1]), edges[:-1], first),
-            torch.where(matter & (last >= edges[1:]), edges[1:], last),
-        )
-        # What does not matter is empty, at the first end so that it moves with that.
-        start = torch.where(matter, first, math.inf).amin(0)
-        first, last = (torch.where(matter, end, start) for end in (first, last))
-        share = first.new_tensor(_SHARES if len(first) == 1 else _SHARES[::2])
-        share = share.reshape(-1, *(1,) * self.low.dim())
-        cuts = first.unsqueeze(1) + (last - first).unsqueeze(1) * share
-        return torch.cat([cuts[:, :-1], last.unsqueeze(1)], 1).flatten(0, 1).sort(dim=0).values
+        return cuts_within(edges, self._region, _SHARES if len(edges) == 2 else _SHARES[::2])
 
     @property
     def _log_mass(self) -> Tensor:

@@ -15,6 +15,7 @@ from .._numerics.deformed import expm1_ratio
 from .._numerics.ellipsoid import direction_rule
 from .._numerics.modes import branches_allowed
 from .._numerics.quadrature import graded_rule, line_integral, weighted_sum
+from .._numerics.roots import increasing_root
 from .._numerics.validation import as_number, broadcast_shapes
 from ..supports import IntervalUnion
 from ._torch_adapter import (
@@ -29,7 +30,6 @@ from .base import SparseDistribution
 from .beta_gaussian import BetaGaussian
 from .categorical import SparseCategorical
 from .elliptical import EllipticalDistribution, MultivariateBetaGaussian, MultivariateNormal
-from .kernel_family import KernelDistribution
 from .mixture import Mixture, log_weights, separate_cuts
 from .normal import Laplace, Normal
 from .scaled_beta import ScaledBeta
@@ -297,16 +297,16 @@ def _power_difference(log: Tensor, ratio: Tensor, rate: float) -> Tensor:
 
 # Univariate densities
 
-# Rounding errors by which ends of supports may miss each other that are meant to be equal; the ends
-# of kernel families are roots.
-_ULPS, _ROOT_ULPS = 8, 2**12
+# Rounding errors by which ends of supports may miss each other that are meant to be equal.
+_ULPS = 8
 # Integrals over pieces, of densities whose mass is 1, are not more exact than this.
 _ROUNDING = 1e-15
-# How often the range is doubled where the integrand decays more slowly than the densities.
-_DOUBLINGS = (*range(12), 16, 24, 36, 54, 80, 120)
-# Distances at which convergence is tested; the factor by which contributions must decrease over the
-# outer half of them; and a contribution that does not matter.
-_PROBES, _DECREASE, _LEAST = 61, 0.9, 1e-12
+# Cuts beyond others where the support is unbounded, in multiples of their range.
+_TAIL = (2.0, 2.0**5, 2.0**40)
+# Where convergence is tested: distances to a finite end, in multiples of the gap to the next cut,
+# and towards an infinite one, of the range; the factor by which contributions must decrease; and a
+# contribution that does not matter.
+_PROBES, _DECREASE, _LEAST = ((2.0**-7, 2.0**30), (2.0**-15, 2.0**60)), 0.9, 1e-12
 
 
 def _kl_univariate(p: Any, q: Any, integrand: _Integrand, nested: bool, eps: float) -> Tensor:
@@ -333,12 +333,6 @@ def _integral_over_line(p: Any, q: Any, integrand: _Integrand, nested: bool, eps
     If `nested`, p's support must lie in q's, and the integral is over it.
     """
     inside, slack = _is_nested(p, q, eps)
-    if isinstance(p, SymmetricDistribution) and isinstance(q, SymmetricDistribution):
-        # To where the narrower one's centre is 0.
-        shape = broadcast_shapes(p.batch_shape, q.batch_shape)
-        p, q = p.expand(shape), q.expand(shape)
-        centre = torch.where(p.scale <= q.scale, p.loc, q.loc).detach()
-        p, q = (x._replace(loc=x.loc - centre) for x in (p, q))
     ends = intervals_of(p).flatten(-2).unsqueeze(-2)
     at_end = ((cuts_of(q).unsqueeze(-1) - ends).abs() <= slack[..., None, None]).any(-1)
     p, q = separate_cuts(p, q)
@@ -359,8 +353,7 @@ def _is_nested(p: Any, q: Any, eps: float) -> tuple[Tensor, Tensor]:
     """Return whether p's support lies in q's, and by how much rounding moves ends (*batch)."""
     inner, outer = intervals_of(p).detach(), intervals_of(q).detach()
     ends = [torch.where(x.isfinite(), x, 0.0).abs().flatten(-2).amax(-1) for x in (inner, outer)]
-    ulps = _ROOT_ULPS if any(isinstance(x, KernelDistribution) for x in (p, q)) else _ULPS
-    slack = ulps * eps * torch.maximum(*ends)
+    slack = _ULPS * eps * torch.maximum(*ends)
     side = outer.new_tensor([-1.0, 1.0])
     outer = IntervalUnion.merged(outer + slack[..., None, None] * side).intervals.unsqueeze(-3)
     low, high = inner.unsqueeze(-2).unbind(-1)
@@ -374,35 +367,31 @@ def _diverges(
 ) -> Tensor:
     """Whether the integral diverges at an end of p's support (*batch).
 
-    The integral over a doubling of the distance, of the order of the integrand times the distance,
-    must decrease outwards, and towards a finite end. Unless `nested`, it does so outwards.
+    The integral over a doubling of the distance to a finite end, or from the middle to an infinite
+    one, is of the order of the integrand times the distance, and must decrease towards the end.
+    Unless `nested`, it does so outwards.
     """
     low, high = (x.unsqueeze(-1) for x in _span(cuts))
-    found = torch.zeros_like(low[..., 0], dtype=torch.bool)
-    for end, inwards in zip(intervals_of(p).unbind(-1), (1.0, -1.0), strict=True):
-        finite = end.isfinite()
-        gaps = inwards * (cuts.unsqueeze(-2) - end.unsqueeze(-1))
-        gap = torch.where(gaps > slack[..., None, None], gaps, math.inf).amin(-1) / 2
-        gap = torch.maximum(gap, 1e-6 * end.abs())
-        start = torch.where(finite, end, (low + high) / 2)
-        size = torch.where(finite, inwards * gap, inwards * (low - high))
-        k = torch.arange(_PROBES, dtype=low.dtype, device=low.device)
-        k = k.reshape(-1, *(1,) * size.dim())
-        step = size * 2 ** torch.where(finite, -k / 4, k)
-        t = (start + step).movedim(-1, 1)
-        at = _Logs.of(*(x.log_prob(t).movedim(1, -1) for x in (p, q)))
-        # With p added, as the integrand changes its sign; infinite where q has underflowed.
+    ends = intervals_of(p)
+    inwards = ends.new_tensor([1.0, -1.0]).expand(ends.shape).flatten(-2)
+    ends = ends.flatten(-2)
+    finite = ends.isfinite()
+    gaps = inwards.unsqueeze(-1) * (cuts.unsqueeze(-2) - ends.unsqueeze(-1))
+    gap = torch.where(gaps > slack[..., None, None], gaps, math.inf).amin(-1) / 2
+    # Rounding of the end must not matter.
+    gap = torch.maximum(gap, 1e-6 * ends.abs())
+    start = torch.where(finite, ends, (low + high) / 2)
+    parts = []
+    for near, far in _PROBES:
+        step = torch.where(finite, near * gap, far * (low - high))
+        t = (start + inwards * step).movedim(-1, 0)
+        at = _Logs.of(*(x.log_prob(t).movedim(0, -1) for x in (p, q)))
+        # With p added, as the integrand changes its sign.
         height = torch.where(at.in_p, torch.exp(at.p), 0.0)
-        part = (integrand(at).abs() + height) * step.abs()
-        if nested:
-            part = torch.where((height > 0) & ~at.in_q, torch.where(finite, 0.0, math.inf), part)
-        else:
-            part = torch.where(finite, part, 0.0)
-        last = torch.where(part > 0, k, 0.0).amax(0, keepdim=True).long()
-        outermost, middle = (part.gather(0, i).squeeze(0) for i in (last, last // 2))
-        grows = (outermost > _LEAST) & (outermost >= _DECREASE * middle)
-        found = found | (grows & ~end.isnan()).any(-1)
-    return found
+        parts.append((integrand(at).abs() + height) * step.abs())
+    inner, outer = parts
+    grows = (outer > _LEAST) & (outer >= _DECREASE * inner)
+    return (grows & (finite | nested)).any(-1)
 
 
 def _concatenate(*cuts: Tensor) -> Tensor:
@@ -417,32 +406,25 @@ def _span(cuts: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _with_tails(p: Any, cuts: Tensor) -> Tensor:
-    """Add cuts further and further outside, unless p is known to have bounded support."""
-    parts = p._parts if isinstance(p, Mixture) else [p]
-    if all(isinstance(x, SymmetricDistribution) for x in parts):
-        is_bounded = not any(map(is_unbounded, parts))
-    else:
-        ends = intervals_of(p)
-        is_bounded = branches_allowed(ends) and not bool(ends.isinf().any())
-    if is_bounded:
+    """Add cuts further and further outside on the sides where p's support has no end."""
+    if isinstance(p, SymmetricDistribution) and not is_unbounded(p):
         return cuts
     low, high = (x.detach().unsqueeze(-1) for x in _span(cuts))
-    steps = (high - low) * 2.0 ** cuts.new_tensor(_DOUBLINGS)
-    return torch.cat([cuts, low - steps, high + steps], -1)
+    steps = (high - low) * cuts.new_tensor(_TAIL)
+    left, right = intervals_of(p).isinf().any(-2, keepdim=True).unbind(-1)
+    tails = torch.where(left, low - steps, math.nan), torch.where(right, high + steps, math.nan)
+    return _concatenate(cuts, *tails)
 
 
 # Multivariate densities
 
-# Radii, and order of the directions by dimension, for ellipsoids; orders of other rules.
-_RADII, _DIRECTIONS = 48, {1: 1, 2: 96, 3: 48}
-_NORMAL_ORDERS = {1: 200, 2: 120, 3: 48}
+# Radii of ellipsoids; orders by dimension of their directions and of other rules, and of products.
+_RADII, _ORDERS = 48, {1: 200, 2: 96, 3: 48}
 _PRODUCT_ORDERS = {1: 64, 2: 32, 3: 20}
 # Mass of p at nodes off q's support that counts as rounding.
 _MISSED = 1e-9
 # Standard deviations from the mean of p at which an unbounded support is found out.
 _FAR = 1e3
-# Halvings of an interval that contains a Lagrange multiplier.
-_HALVINGS = 60
 
 
 def _kl_multivariate(p: Any, q: Any, integrand: _Integrand, nested: bool, eps: float) -> Tensor:
@@ -559,7 +541,7 @@ def _rule(p: Any) -> tuple[Tensor, Tensor]:
     if isinstance(p, MultivariateBetaGaussian):
         return _ball_rule(p)
     if not isinstance(p, Independent):
-        return p.quadrature(_NORMAL_ORDERS.get(dim, 64))
+        return p.quadrature(_ORDERS.get(dim, 64))
     if dim not in _PRODUCT_ORDERS:
         raise NotImplementedError(
             f"products of more than {max(_PRODUCT_ORDERS)} univariate densities have no quadrature "
@@ -582,7 +564,7 @@ def _ball_rule(p: MultivariateBetaGaussian) -> tuple[Tensor, Tensor]:
     log_density = m * torch.log1p(-radii.square()) + (dim - 1) * radii.log()
     weights = rule * torch.exp(log_density - log_density.detach().amax(0))
     weights = weights / weights.sum(0)
-    directions, shares = direction_rule(dim, _DIRECTIONS.get(dim, 64), m)
+    directions, shares = direction_rule(dim, _ORDERS.get(dim, 64), m)
     steps = (directions @ p.scale_tril.mT).movedim(-2, 0)
     nodes = p.loc + radii[:, None, ..., None] * steps
     weights = weights[:, None] * shares.reshape(-1, *(1,) * m.dim())
@@ -597,8 +579,8 @@ def _is_inside(p: Any, q: Any, eps: float, size: float = 1.0) -> Tensor:
     $|v| \le 1$. By duality without a gap, the largest value of $|M v + d|^2$ is
     $$\min_{\lambda \ge \sigma_1^2}
     \lambda + |d|^2 + \sum_k \frac{\sigma_k^2 d_k^2}{\lambda - \sigma_k^2},$$
-    with the singular values $\sigma_k$ of M and d along its left singular vectors. Bisection finds
-    the minimum of this convex function.
+    with the singular values $\sigma_k$ of M and d along its left singular vectors. The derivative
+    increases.
 
     References:
         Boyd and Vandenberghe (2004), Convex Optimization, App. B.1.
@@ -614,14 +596,13 @@ def _is_inside(p: Any, q: Any, eps: float, size: float = 1.0) -> Tensor:
     along = (vectors.mT @ offset.unsqueeze(-1)).squeeze(-1)
     shares = squares * along.square()
 
-    def ratio(gap: Tensor) -> Tensor:
-        return torch.where(shares > 0, shares / gap, 0.0).sum(-1, keepdim=True)
+    top = squares.amax(-1, keepdim=True)
+    below = top - squares
 
-    low = squares.amax(-1, keepdim=True)
-    high = low + low.sqrt() * torch.linalg.vector_norm(along, dim=-1, keepdim=True)
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        outside = ratio((middle - squares).square()) > 1
-        low, high = torch.where(outside, middle, low), torch.where(outside, high, middle)
-    largest = (high + ratio(high - squares)).squeeze(-1) + along.square().sum(-1)
+    def terms(gap: Tensor, power: int) -> Tensor:
+        return torch.where(shares > 0, shares / (gap + below) ** power, 0.0).sum(-1, keepdim=True)
+
+    reach = top.sqrt() * torch.linalg.vector_norm(along, dim=-1, keepdim=True)
+    gap = increasing_root(lambda x: 1 - terms(x, 2), torch.zeros_like(reach), reach)
+    largest = (top + gap + terms(gap, 1)).squeeze(-1) + along.square().sum(-1)
     return largest <= 1 + slack

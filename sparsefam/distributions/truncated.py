@@ -12,7 +12,7 @@ from .._numerics.modes import branches_allowed
 from .._numerics.quadrature import sort_cuts
 from .._numerics.validation import require
 from ..supports import Interval, IntervalUnion
-from ._line.engine import Coordinate, IntegratedDistribution, Line, clamp, or_infinite
+from ._line.engine import MASSES, Coordinate, IntegratedDistribution, Line, clamp, or_infinite
 from ._line.laws import Law, LawBetween
 from ._torch_adapter import (
     TorchUnivariate,
@@ -88,7 +88,7 @@ class Truncated(IntegratedDistribution):
     }
 
     _members = ("base",)
-    _tensors = {"_own_mass": 0, "_region": 1}
+    _tensors = {"_own_mass": 0, "_region": 2}
 
     def __init__(
         self,
@@ -114,7 +114,8 @@ class Truncated(IntegratedDistribution):
             require(self.low < self.high, "low", "below high", (self.low, self.high))
         if law is None:
             line = self._line
-            self._region = self._region_of(line, *self._places(line), False)
+            places, edges = self._places(line)
+            self._region = self._region_of(line, edges, MASSES, places=places)
             self._own_mass = self._mass_by_quadrature(line, line.order)
         if self._validate_args:
             rule = f"ends between which {type(base).__name__} has a mass that float64 resolves"
@@ -158,11 +159,11 @@ class Truncated(IntegratedDistribution):
             return self.base._line
         return Line(32, 1, 32, sort_cuts(cuts_of(self.base)))
 
-    def _places(self, line: Coordinate) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the coordinates of what divides the base (J, *batch), and of the ends."""
+    def _places(self, line: Coordinate) -> tuple[Tensor, Tensor]:
+        """Return coordinates that divide the base (J, *batch), and of the ends (2, *batch)."""
         low, high = (line.onto(end) for end in self._ends())
         if isinstance(self.base, TorchUnivariate):
-            return self.base._division(line), low, high
+            return self.base._division(line), torch.stack([low, high])
         # Beyond the base's cuts there is less than a rounding error of its mass, but in a tail.
         places = cast(Tensor, line.rough)
         first, last = places[0].detach(), places[-1].detach()
@@ -171,7 +172,7 @@ class Truncated(IntegratedDistribution):
             torch.where(low.isinf(), torch.minimum(first, high.detach() - width), low),
             torch.where(high.isinf(), torch.maximum(last, low.detach() + width), high),
         )
-        return places, low, high
+        return places, torch.stack([low, high])
 
     def _find_cuts(self, line: Coordinate, fine: bool = True) -> Tensor:
         region = None if fine else self._region

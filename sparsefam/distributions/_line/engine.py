@@ -17,8 +17,8 @@ from ..base import SoftmaxDistribution
 from .laws import Law, LawBetween
 
 __all__ = [
-    "COARSE",
-    "EVEN",
+    "MASSES",
+    "MOMENTS",
     "Coordinate",
     "DoubleExponential",
     "IntegratedDistribution",
@@ -26,7 +26,7 @@ __all__ = [
     "LineDistribution",
     "argmax",
     "clamp",
-    "matters",
+    "cuts_within",
     "or_infinite",
 ]
 
@@ -34,11 +34,11 @@ __all__ = [
 _FINE = 48
 # Shares of a range at which a density is asked for where it matters, and of what is left of it.
 _TINY = tuple(16.0**-k for k in range(9, 0, -1))
-COARSE = (0.0, *_TINY, *(k / 8 for k in range(1, 8)), *(1 - x for x in _TINY[::-1]), 1.0)
-EVEN = tuple(k / 12 for k in range(13))
-# Logarithm of the ratio of densities below which a density does not matter, and subintervals of the
-# range where it does: for distribution functions and for moments.
-_MASSES, _MOMENTS = (-45.0, 6), (-80.0, 8)
+_COARSE = (0.0, *_TINY, *(k / 8 for k in range(1, 8)), *(1 - x for x in _TINY[::-1]), 1.0)
+_EVEN = tuple(k / 12 for k in range(13))
+# Logarithm of the ratio of densities below which a density does not matter: for distribution
+# functions and for moments.
+MASSES, MOMENTS = -45.0, -80.0
 # The largest number whose exponential leaves room for the size of the distribution.
 _REACH = {torch.float32: 66.0, torch.float64: 600.0}
 # Intervals into which the search for a mode divides the neighbourhood of the best location, and how
@@ -274,41 +274,74 @@ class LineDistribution(SoftmaxDistribution):
         last = torch.where(last | high.isinf(), t[-1], high)
         return torch.stack([first, *t[1:-1], last]).movedim(0, -1)
 
+    @torch.no_grad()
     def _region_of(
-        self, line: Coordinate, places: Tensor, low: Tensor, high: Tensor, fine: bool
+        self,
+        line: Coordinate,
+        edges: Tensor,
+        negligible: float,
+        *,
+        rounds: int = 1,
+        places: Tensor | None = None,
+        power: float = 1.0,
     ) -> Tensor:
-        """Return coordinates (*batch, 2) beyond which the density does not matter."""
+        """Return the coordinates (*batch, K, 2) between which the density matters.
 
-        def height(y: Tensor) -> Tensor:
+        An interval on which it does not has two equal ones, unless it matters on none.
+
+        Args:
+            line: The coordinate.
+            edges: Ends (K + 1, *batch) of K intervals, of which the highest point of all counts.
+            negligible: The log of the ratio of densities below which a density does not matter.
+            rounds: How often what is left is divided evenly.
+            places: Further coordinates (S, *batch) at which the density is asked for.
+            power: Of the slope that the density is multiplied by: 1 for that of the coordinate.
+        """
+        low, high = edges[:-1], edges[1:]
+        first, last = low, high
+        for shares in (_COARSE, *(_EVEN,) * rounds):
+            share = low.new_tensor(shares).reshape(-1, *(1,) * low.dim())
+            # Ends that matter stay as they are.
+            y = torch.where(share < 1, first + (last - first) * share, last)
+            if places is not None:
+                y = torch.cat([y, clamp(places.unsqueeze(1), first, last)]).sort(dim=0).values
             t, slope = line.locations(y)
-            return self._log_q(t) + slope.log()
-
-        ends, least = (low.unsqueeze(0), high.unsqueeze(0)), (_MOMENTS if fine else _MASSES)[0]
-        found = matters(height, *ends, (COARSE, EVEN), least, places.unsqueeze(1))
-        return torch.stack(found, -1).squeeze(0).detach()
+            log_p = self._log_q(t) + power * slope.log()
+            log_p = torch.where(log_p < math.inf, log_p, -math.inf)
+            above = log_p > log_p.amax((0, 1)) + negligible
+            # From the point before the first one that matters to the one after the last.
+            reached, left = (x.cumsum(0) > 0 for x in (above, above.flip(0)))
+            first, last = (
+                torch.where(reached, first, y).amax(0),
+                torch.where(left.flip(0), last, y).amin(0),
+            )
+        some = first < last
+        start = torch.where(some, first, math.inf).amin(0)
+        end = torch.where(some, last, -math.inf).amax(0)
+        first, last = (
+            torch.where(some.any(0), clamp(x, start, end), edge)
+            for x, edge in ((first, low), (last, high))
+        )
+        return torch.stack([first, last], -1).movedim(0, -2).detach()
 
     def _cuts_at(
         self,
         line: Coordinate,
         places: Tensor,
-        low: Tensor,
-        high: Tensor,
+        edges: Tensor,
         fine: bool,
         region: Tensor | None = None,
     ) -> Tensor:
-        """Return coordinates (J, *batch) between ends that divide where the density matters.
+        """Return coordinates (J, *batch) that divide where the density matters between two ends.
 
-        Among them are the places (K, *batch) between the ends, in coordinates.
+        Among them are the places (K, *batch) between the ends (2, *batch), in coordinates.
         """
-        region = self._region_of(line, places, low, high, fine) if region is None else region
-        first, last = region.unbind(-1)
-        first, last = torch.where(first > low, first, low), torch.where(last < high, last, high)
-        count = _MOMENTS[1] if fine else _MASSES[1]
+        negligible, count = (MOMENTS, 8) if fine else (MASSES, 6)
+        if region is None:
+            region = self._region_of(line, edges, negligible, places=places)
         # Beside the middle, where a kink may be: second derivatives need cuts apart from it.
         inner = [(k + 0.07) / count for k in range(1, count)]
-        share = low.new_tensor([0.0, *inner, 1.0])
-        cuts = first + (last - first) * share.reshape(-1, *(1,) * low.dim())
-        return _join(cuts, places)
+        return _join(cuts_within(edges, region, [0.0, *inner, 1.0]), places)
 
     def _breakpoints(self) -> Tensor:
         return self._cuts()
@@ -588,50 +621,23 @@ def or_infinite(moment: Tensor, n: int, indices: Sequence[Tensor]) -> Tensor:
     return torch.where(below | above, infinite, moment)
 
 
-@torch.no_grad()
-def matters(
-    height: Callable[[Tensor], Tensor],
-    low: Tensor,
-    high: Tensor,
-    rounds: Sequence[tuple[float, ...]],
-    negligible: float,
-    places: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return the first and the last coordinate (K, *batch) at which a density matters.
+def cuts_within(edges: Tensor, region: Tensor, shares: Sequence[float]) -> Tensor:
+    """Return coordinates (J, *batch) at shares of each region (*batch, K, 2) between two edges.
 
-    They are the same for an interval on which it does not, unless it does on none.
-
-    Args:
-        height: The log density of coordinates (S, K, *batch).
-        low: Ends of K intervals (K, *batch), of which the highest point of all counts.
-        high: The other ends.
-        rounds: Shares of what is left at which the density is asked for, one round after the other.
-        negligible: The log of the ratio of densities below which a density does not matter.
-        places: Further coordinates (S, K, *batch) at which it is asked for.
+    A region that reaches an edge (K + 1, *batch) moves with it.
     """
-    first, last = low, high
-    for shares in rounds:
-        share = low.new_tensor(shares).reshape(-1, *(1,) * low.dim())
-        # Ends that matter stay as they are.
-        y = torch.where(share < 1, first + (last - first) * share, last)
-        if places is not None:
-            y = torch.cat([y, clamp(places, first, last)]).sort(dim=0).values
-        log_p = height(y)
-        log_p = torch.where(log_p < math.inf, log_p, -math.inf)
-        above = log_p > log_p.amax((0, 1)) + negligible
-        # From the point before the first one that matters to the one after the last.
-        reached, left = (x.cumsum(0) > 0 for x in (above, above.flip(0)))
-        first, last = (
-            torch.where(reached, first, y).amax(0),
-            torch.where(left.flip(0), last, y).amin(0),
-        )
-    some = first < last
-    ends = torch.where(some, first, math.inf).amin(0), torch.where(some, last, -math.inf).amax(0)
-    found = some.any(0)
-    return (
-        torch.where(found, clamp(first, *ends), low),
-        torch.where(found, clamp(last, *ends), high),
+    first, last = region.movedim(-2, 0).unbind(-1)
+    matter = first < last
+    first, last = (
+        torch.where(matter & (first <= edges[:-1]), edges[:-1], first),
+        torch.where(matter & (last >= edges[1:]), edges[1:], last),
     )
+    # A region where the density does not matter is empty, at the first end to move with that.
+    start = torch.where(matter, first, math.inf).amin(0)
+    first, last = (torch.where(matter, end, start).unsqueeze(1) for end in (first, last))
+    share = first.new_tensor(shares).reshape(-1, *(1,) * start.dim())
+    cuts = torch.where(share < 1, first + (last - first) * share, last)
+    return cuts.flatten(0, 1).sort(dim=0).values
 
 
 def argmax(function: Callable[[Tensor], Tensor], cuts: Tensor) -> Tensor:
