@@ -33,19 +33,19 @@ _PAIRS = 2**18
 
 
 class Shifts(NamedTuple):
-    """Densities that are those of the first query, moved."""
+    """Shifts of the density of the first query, from which all others follow."""
 
     steps: Tensor  # From the first query, (B or 1, Lq)
     deviation: float  # A bound of the standard deviations
 
 
 class Mode(NamedTuple):
-    """What is asked of a rule, besides the density and the basis."""
+    """The request to a rule, besides the density and the basis."""
 
     order: int = 64  # Of a quadrature
     contexts: bool = False  # Whether sums over the functions are asked for
     by_pairs: bool = False  # Whether each pair has to be computed by itself
-    centers: tuple[float, float] | None = None  # An interval in which all densities are centred
+    centers: tuple[float, float] | None = None  # An interval in which all densities are centered
     shifts: Shifts | None = None
 
 
@@ -69,22 +69,24 @@ class Rule:
         would be more numbers than the rest of a layer. Compiled graphs and transforms of
         `torch.func` take all at once.
         """
+        # C is contracted block by block, so that features never take (*batch, N) numbers at once.
         # `numel` would fix the sizes of an exported graph.
         pairs = p.batch_shape.numel() * len(psi) if branches_allowed() else 0
         if pairs < 4 * _PAIRS:
             return _contract(p.expect(psi), by_head)
 
-        def block(psi: Any, queries: Any) -> Tensor:
+        def block(psi: Basis, queries: Any) -> Tensor:
             return _contract(queries.expect(psi), by_head)
 
         count = p.batch_shape[-1]
+        # Queries of a block, so that with the whole batch they make about _PAIRS pairs.
         size = max(1, _PAIRS * count // pairs)
         run = recomputed(psi, block)
         blocks = [p[..., first : first + size] for first in range(0, count, size)]
         return torch.cat([run(queries) for queries in blocks], -2)
 
     def reason(self, p: Any, psi: Any, mode: Mode) -> str:
-        """Return what `explain` says besides the name."""
+        """Return the reason that `explain` gives after the name."""
         return count_pairs(p, psi)
 
 
@@ -115,14 +117,14 @@ class ClosedForm(Rule):
         return f"registered for {' and '.join(x.__name__ for x in self.types)}"
 
 
-def _declines(result: Any) -> bool:
+def _declines(result: object) -> bool:
     return result is NotImplemented
 
 
 # Rules by the types of a density and a basis, in the order in which they are asked. They serve
 # subclasses, too: the nearest pair is taken, of the distribution first.
 TABLE: dict[tuple[type, type], tuple[Rule, ...]] = {}
-# Rules for all pairs that the table lacks or whose rules do not serve, of which the last does.
+# Rules for all pairs that the table lacks, or whose rules do not serve; the last one always serves.
 GENERAL: list[Rule] = []
 
 
@@ -169,19 +171,19 @@ def nearest(distribution: type, basis: type) -> tuple[Rule, ...]:
     return ()
 
 
-def _first(rules: Iterable[Rule], p: Any, psi: Any, mode: Mode) -> Rule:
+def _first(rules: Iterable[Rule], p: Any, psi: object, mode: Mode) -> Rule:
     for rule in rules:
         if rule.serves(p, psi, mode):
             return rule
     raise AssertionError("the last rule must serve all pairs")
 
 
-def choose(p: Any, psi: Any, mode: Mode) -> Rule:
+def choose(p: Any, psi: object, mode: Mode) -> Rule:
     """Return the first rule that serves a density and a basis, or a function."""
     return _first((*nearest(type(p), type(psi)), *GENERAL), p, psi, mode)
 
 
-def means(p: Any, psi: Any, mode: Mode) -> Tensor:
+def means(p: Any, psi: object, mode: Mode) -> Tensor:
     """Return expectations, as `SparseDistribution.expect` does."""
     p._check_function(psi)
     require_integer("order", mode.order, 1, LARGEST_ORDER)
@@ -204,7 +206,7 @@ def explain(p: Any, psi: Any, order: int = 64, *, contexts: bool = False) -> str
         contexts: Whether to explain $E_p[\psi]^\top C$ instead, which attention layers compute.
 
     Raises:
-        ValueError: What `expect` refuses.
+        ValueError: As `expect`.
 
     Examples:
         >>> import torch
@@ -218,5 +220,5 @@ def explain(p: Any, psi: Any, order: int = 64, *, contexts: bool = False) -> str
     return _explain(choose(p, psi, mode), p, psi, mode)
 
 
-def _explain(rule: Rule, p: Any, psi: Any, mode: Mode) -> str:
+def _explain(rule: Rule, p: Any, psi: object, mode: Mode) -> str:
     return f"{rule.name}: {rule.reason(p, psi, mode)}"

@@ -1,4 +1,4 @@
-"""Feature maps, of which scores are linear combinations: kernels at points, or a basis."""
+"""Feature maps for scores that are linear combinations: of kernels at points, or of a basis."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -29,9 +29,9 @@ _PAIRS = 2**15
 
 
 class FeatureMap(ABC):
-    """Functions of a location, of which scores are linear combinations."""
+    """Functions of a location, whose linear combinations are scores."""
 
-    name: str  # What defines the functions, for messages
+    name: str  # Kind of the functions, for messages
     points: Tensor  # A location of each function, around which it may be narrow (*B, I, D)
 
     @property
@@ -65,22 +65,22 @@ class FeatureMap(ABC):
         lead = t.shape[:-1]
         columns = self.at(t.reshape(-1, t.shape[-1])).to(weights)
         if self.batch:
-            return _with_own_features(columns, weights, lead, batch)
+            return _with_batched_features(columns, weights, lead, batch)
         if lead[max(0, len(lead) - len(batch)) :].numel() == 1:
             # Locations that the batch shares: one matrix product.
-            found = columns.T @ weights.expand(*batch, -1).reshape(-1, weights.shape[-1]).T
-            return found.reshape(lead[: max(0, len(lead) - len(batch))] + batch)
+            scores = columns.T @ weights.expand(*batch, -1).reshape(-1, weights.shape[-1]).T
+            return scores.reshape(lead[: max(0, len(lead) - len(batch))] + batch)
         return (columns.T.reshape(*lead, len(columns)) * weights).sum(-1)
 
 
-def _with_own_features(columns: Tensor, weights: Tensor, lead: Size, batch: Size) -> Tensor:
+def _with_batched_features(columns: Tensor, weights: Tensor, lead: Size, batch: Size) -> Tensor:
     """Sum columns (*batch, I, q), each location with the functions of its own density."""
     sums = (weights.unsqueeze(-2) @ columns).squeeze(-2)
     sums = sums.expand(*batch, -1).movedim(-1, 0)  # (q, *batch)
     full = broadcast_shapes(lead, batch)
-    place = torch.arange(lead.numel(), device=columns.device).reshape(lead).expand(full)
+    index = torch.arange(lead.numel(), device=columns.device).reshape(lead).expand(full)
     rows = sums.reshape(len(sums), *(1,) * (len(full) - len(batch)), *batch)
-    return rows.expand(len(sums), *full).gather(0, place.unsqueeze(0)).squeeze(0)
+    return rows.expand(len(sums), *full).gather(0, index.unsqueeze(0)).squeeze(0)
 
 
 # (n, D), (m, D) to (n, m)
@@ -102,16 +102,16 @@ def kernel_matrix(kernel: Kernel, points: Tensor, t: Tensor) -> Tensor:
         # Kernels outside a model would share parameters of one name in Pyro's store, and show
         # them to a model that constructs the density.
         with pyro.get_param_store().scope(), pyro.poutine.block():
-            found: Tensor = kernel(*inputs)
+            values: Tensor = kernel(*inputs)
     else:
-        found = kernel(*inputs)
+        values = kernel(*inputs)
     shape = (points.shape[:-1].numel(), t.shape[0])
-    if not isinstance(found, Tensor) or (found.shape, found.dtype) != (shape, torch.float64):
+    if not isinstance(values, Tensor) or (values.shape, values.dtype) != (shape, torch.float64):
         shapes = f"({shape[0]}, {size}), ({shape[1]}, {size})"
-        raise ValueError(f"kernel must map float64 {shapes} to {shape}, got {_kind(found)}")
+        raise ValueError(f"kernel must map float64 {shapes} to {shape}, got {_kind(values)}")
     # Their sum is finite only if all of them are.
-    require(torch.isfinite(found.sum()), "kernel", "finite", "a value that is not")
-    return found.reshape(*points.shape[:-1], len(t))
+    require(torch.isfinite(values.sum()), "kernel", "finite", "a value that is not")
+    return values.reshape(*points.shape[:-1], len(t))
 
 
 def _kind(value: object) -> str:
@@ -148,7 +148,7 @@ class Gaussian(nn.Module):
             squares = [(a.unsqueeze(-1) - b).square() for a, b in zip(x.T, y.T, strict=True)]
             return torch.exp(-0.5 * sum(squares[1:], squares[0]))
 
-        return torch.cat([evaluate(part) for part in x.split(rows)])
+        return torch.cat([evaluate(block) for block in x.split(rows)])
 
 
 class KernelFeatures(FeatureMap):
@@ -185,8 +185,8 @@ class KernelFeatures(FeatureMap):
         # A few points at a time: only the diagonal of each block is needed.
         pairs = zip(points.split(_BLOCK), _lines(points, axis, t).split(_BLOCK), strict=True)
         blocks = []
-        for some, moved in pairs:
-            matrix = kernel_matrix(self.kernel, some, moved.flatten(0, 1))
+        for block, moved in pairs:
+            matrix = kernel_matrix(self.kernel, block, moved.flatten(0, 1))
             blocks.append(matrix.unflatten(-1, moved.shape[:2]).diagonal().T)
         return torch.cat(blocks)
 
@@ -231,7 +231,7 @@ class BasisFeatures(FeatureMap):
 
 
 def _points_of(basis: Basis) -> Tensor:
-    """Return the centre of each function (N, D), float64, or the origin."""
+    """Return the center of each function (N, D), float64, or the origin."""
     if isinstance(basis, Stack):
         return torch.cat([_points_of(member) for member in basis.bases])
     if isinstance(basis, Product):
@@ -262,8 +262,8 @@ def require_weights(weights: Tensor, features: FeatureMap) -> None:
         got = tuple(features.points.shape)
         raise ValueError(f"inducing_points must not be empty, got shape {got}")
     if shape[-1] != count:
-        each = "inducing point" if isinstance(features, KernelFeatures) else "function"
-        raise ValueError(f"weights must have one number for each {each}, {count}, got {shape}")
+        unit = "inducing point" if isinstance(features, KernelFeatures) else "function"
+        raise ValueError(f"weights must have one number for each {unit}, {count}, got {shape}")
     try:
         broadcast_shapes(weights.shape[:-1], features.batch)
     except RuntimeError:

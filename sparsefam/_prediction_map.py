@@ -34,7 +34,7 @@ def rpm(
     alpha: Tensor | float,
     base: Distribution | Sequence[Distribution] | None = None,
 ) -> SparseDistribution:
-    r"""Return the density that maximises $E_p[f] - \Omega_\alpha(p)$.
+    r"""Return the density that maximizes $E_p[f] - \Omega_\alpha(p)$.
 
     It is $\exp_{2-\alpha}(f - A_\alpha(f))$:
 

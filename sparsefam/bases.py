@@ -40,9 +40,9 @@ __all__ = [
 Values = Tensor | float | Sequence["Values"]
 Interval = tuple[float, float]
 
-# Panels on an axis, at least, and functions on an axis for each, by which derivatives are taken.
+# Least number of panels on an axis for integrals of derivatives, and functions on it per panel.
 _PANELS, _FUNCTIONS = 8, 2
-# Axes and number of the monomials of a basis.
+# Most axes and most monomials of a basis.
 _MOST_AXES, _MOST_MONOMIALS = 1000, 10**6
 
 
@@ -149,7 +149,7 @@ class Basis(nn.Module, ABC):
         return torch.func.functional_call(self, state, (t,))
 
     def own(self, t: Tensor) -> Tensor:
-        """Evaluate each function at its own locations.
+        """Evaluate each function at locations of its own.
 
         Args:
             t: Locations (..., N, *event_shape): function j is evaluated at t[..., j].
@@ -185,7 +185,7 @@ class Basis(nn.Module, ABC):
 
 
 def breaks_along(basis: Basis, axis: int) -> list[Tensor]:
-    """Return where functions are not smooth along an axis, in float64."""
+    """Return the coordinates on an axis at which functions are not smooth, in float64."""
     if isinstance(basis, Stack):
         return [x for member in basis.bases for x in breaks_along(member, axis)]
     if isinstance(basis, Product):
@@ -251,8 +251,8 @@ class Stack(_Compound):
 
     @property
     def breaks(self) -> Tensor | None:
-        known = [basis.breaks for basis in self.bases if basis.breaks is not None]
-        return torch.cat(known).sort().values if known else None
+        breaks = [basis.breaks for basis in self.bases if basis.breaks is not None]
+        return torch.cat(breaks).sort().values if breaks else None
 
     def forward(self, t: Tensor) -> Tensor:
         return torch.cat([basis(t) for basis in self.bases], -1)
@@ -378,7 +378,7 @@ _MANY, _SPARSE = 128, 4
 
 
 class GaussianRBF(Basis):
-    r"""Gaussian radial basis functions, each a normalised density.
+    r"""Gaussian radial basis functions, each a normalized density.
 
     $$\psi_j(t) = \mathcal N(t; \mu_j, s_j^2 I) \quad\text{or}\quad
         \psi_j(t) = \mathcal N(t; \mu_j, \Sigma_j)$$
@@ -417,8 +417,8 @@ class GaussianRBF(Basis):
     centers: Tensor
     widths: Tensor | None
     covariance: Tensor | None
-    # Of which centers and widths the numbers of `extent` are.
-    _known: tuple[Tensor, Tensor | None, tuple[float, ...]] | None = None
+    # The centers and widths that were read last, and their `extent`.
+    _last_read: tuple[Tensor, Tensor | None, tuple[float, ...]] | None = None
 
     def __init__(
         self, centers: Values, widths: Values | None = None, covariance: Values | None = None
@@ -445,19 +445,19 @@ class GaussianRBF(Basis):
         self._read_extent()
 
     def extent(self) -> tuple[float, ...] | None:
-        """Return the first and last center and the least and largest width, None if not known.
+        """Return the first and last center and the least and largest width, None if unknown.
 
-        On a device and in compiled graphs, which do not wait for values, these are what they were
-        when the basis was made, moved or loaded; those of learned functions are not known there.
+        On a device and in compiled graphs, which do not wait for values, these are the values
+        when the basis was made, moved or loaded, unknown for learned functions.
         """
         if self.widths is None or self.event_shape:
             return None
         if values_are_readable(self.centers, self.widths):
             return self._values()
-        known = self._known
-        if known is None or known[0] is not self.centers or known[1] is not self.widths:
+        if self._last_read is None:
             return None
-        return known[2]
+        centers, widths, extent = self._last_read
+        return extent if centers is self.centers and widths is self.widths else None
 
     def _values(self) -> tuple[float, ...]:
         ends = (*self.centers.detach().aminmax(), *cast(Tensor, self.widths).detach().aminmax())
@@ -467,12 +467,13 @@ class GaussianRBF(Basis):
         if self.widths is None or self.event_shape or self.centers.is_meta:
             return
         learned = self.centers.requires_grad or self.widths.requires_grad
-        self._known = None if learned else (self.centers, self.widths, self._values())
+        self._last_read = None if learned else (self.centers, self.widths, self._values())
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        known = self.extent() if self._known is not None else None
+        # A module's tensors are replaced: keep their values without reading those on a device.
+        extent = self.extent() if self._last_read is not None else None
         super()._apply(fn, recurse)
-        self._known = None if known is None else (self.centers, self.widths, known)
+        self._last_read = None if extent is None else (self.centers, self.widths, extent)
         return self
 
     def _load_from_state_dict(self, *args: Any) -> None:
@@ -502,22 +503,21 @@ class GaussianRBF(Basis):
         """
         require_integer("ndim", ndim, 1)
         require_integer("n", n, 1)
-        _tensors(low=low, high=high)  # refuses what is no number
+        _tensors(low=low, high=high)  # refuses all but numbers
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise ValueError(f"low must be below high, both finite, got low={low}, high={high}")
-        (each,) = _tensors(widths=widths)
-        each = each.reshape(-1)
-        count = round((n / max(len(each), 1)) ** (1 / ndim))
-        if not count or count**ndim * len(each) != n:
+        widths = _tensors(widths=widths)[0].reshape(-1)
+        count = round((n / max(len(widths), 1)) ** (1 / ndim))
+        if not count or count**ndim * len(widths) != n:
             raise ValueError(
                 f"n must be a positive integer to the power ndim={ndim} times "
-                f"len(widths)={len(each)}, got {n}"
+                f"len(widths)={len(widths)}, got {n}"
             )
         first = low if count > 1 else (low + high) / 2
-        axis = torch.linspace(first, high, count, dtype=each.dtype, device=each.device)
+        axis = torch.linspace(first, high, count, dtype=widths.dtype, device=widths.device)
         centers = torch.cartesian_prod(*[axis] * ndim)
-        repeats = (len(each), *(1,) * (ndim > 1))
-        return cls(centers.repeat(repeats), each.repeat_interleave(len(centers)))
+        repeats = (len(widths), *(1,) * (ndim > 1))
+        return cls(centers.repeat(repeats), widths.repeat_interleave(len(centers)))
 
     def __len__(self) -> int:
         return len(self.centers)
@@ -531,8 +531,8 @@ class GaussianRBF(Basis):
             widths = cast(Tensor, self.covariance).detach().diagonal(dim1=-2, dim2=-1).sqrt()
         else:
             widths = self.widths.detach().unsqueeze(-1)
-        reach = torch.where(low < high, 0, widths.reshape(-1, widths.shape[-1]).amax(0))
-        return tuple(zip((low - reach).tolist(), (high + reach).tolist(), strict=True))
+        margin = torch.where(low < high, 0, widths.reshape(-1, widths.shape[-1]).amax(0))
+        return tuple(zip((low - margin).tolist(), (high + margin).tolist(), strict=True))
 
     def roughness(self, box: Box) -> Tensor:
         centers = self.centers.double().reshape(len(self), -1)
@@ -557,22 +557,23 @@ class GaussianRBF(Basis):
 
     def _near(self, t: Tensor) -> Tensor | None:
         """Return values, 0 where negligible; None unless most are, in float64 and on a CPU."""
-        reach, tensors = self.effective_support, (t, self.centers, cast(Tensor, self.widths))
-        if reach is None or any(x.dtype != torch.float64 for x in tensors):
+        ends, tensors = self.effective_support, (t, self.centers, cast(Tensor, self.widths))
+        if ends is None or any(x.dtype != torch.float64 for x in tensors):
             return None
         if not values_are_readable(*tensors):
             return None
         flat, size = t.flatten(), t.numel()
         increasing, order = flat.detach().sort()
-        first, last = (torch.searchsorted(increasing, x.detach()) for x in reach)
+        first, last = (torch.searchsorted(increasing, x.detach()) for x in ends)
         count = int((last - first).amax())
-        finite = torch.stack([increasing[-1], reach[0].sum(), reach[1].sum()]).isfinite().all()
+        finite = torch.stack([increasing[-1], ends[0].sum(), ends[1].sum()]).isfinite().all()
         if not 0 < count * _SPARSE <= size or not finite:
             return None
-        # Function j is evaluated at so many neighbouring locations, first those that it reaches.
-        place = order[first.clamp_max(size - count).unsqueeze(-1) + torch.arange(count)]
-        values = self.own(flat[place].T).T
-        values = values.new_zeros(len(self), size).scatter(1, place, values)
+        # A rectangle of pairs: each function has the same number of neighboring locations, which
+        # begin with the first in its effective support.
+        index = order[first.clamp_max(size - count).unsqueeze(-1) + torch.arange(count)]
+        values = self.own(flat[index].T).T
+        values = values.new_zeros(len(self), size).scatter(1, index, values)
         return values.T.reshape(*t.shape, len(self))
 
     def own(self, t: Tensor) -> Tensor:
@@ -584,7 +585,7 @@ class GaussianRBF(Basis):
             peak = self.widths * _SQRT_TWO_PI
             return torch.exp(-0.5 * ((t - self.centers) / self.widths).square()) / peak
         z2 = ((t - self.centers) / self.widths.unsqueeze(-1)).square().mean(-1)
-        # The power comes last: that of a width alone may leave float32's range.
+        # The power comes last, since a power of the width alone may leave float32's range.
         return (torch.exp(-0.5 * z2) / (self.widths * _SQRT_TWO_PI)) ** self.centers.shape[-1]
 
 
@@ -629,7 +630,7 @@ class BSpline(Basis):
 
     @property
     def domain(self) -> tuple[Interval, ...]:
-        """Where the functions sum to one, if there are enough knots; else from first to last."""
+        """The interval on which the functions sum to one, if any; else from first to last knot."""
         knots = self.knots.tolist()
         low, high = knots[self.degree], knots[len(self)]
         return ((low, high) if low < high else (knots[0], knots[-1]),)
@@ -650,7 +651,7 @@ class BSpline(Basis):
         knots, scale = self.knots.double(), energy_scale(box)
         if self.degree:
             return quadrature_energy(self.in_float64, [knots], scale, self.degree + 1)
-        # Indicators have no slope: theirs is that of straight lines between the middles.
+        # Indicators have no slope: take the energy of straight lines between their middles.
         middles = (knots[1:] + knots[:-1]) / 2
         steep = scale[0] / middles.diff()
         matrix = (pad(steep, (1, 0)) + pad(steep, (0, 1))).diag()
@@ -658,8 +659,8 @@ class BSpline(Basis):
 
     def own(self, t: Tensor) -> Tensor:
         index, values = self.nonzero(t)
-        mine = torch.arange(len(self), device=t.device).unsqueeze(-1)
-        return torch.where(index == mine, values, 0).sum(-1)
+        function = torch.arange(len(self), device=t.device).unsqueeze(-1)
+        return torch.where(index == function, values, 0).sum(-1)
 
     def nonzero(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """Evaluate only the functions that may not be zero at each location.
@@ -735,6 +736,7 @@ class Product(_Compound):
 
     def forward(self, t: Tensor) -> Tensor:
         self._check(t)
+        # A Kronecker product, one axis at a time.
         values, *factors = (basis(x) for basis, x in zip(self.bases, t.unbind(-1), strict=True))
         for factor in factors:
             values = (values.unsqueeze(-1) * factor.unsqueeze(-2)).flatten(-2)

@@ -143,6 +143,7 @@ def conjugate(score: Score, p: SparseDistribution) -> Tensor:
         raise ValueError(f"p must be the prediction map of {type(score).__name__}, got {p!r}")
     if isinstance(score, Finite):
         return _mean_score(cast(SparseCategorical, p).probs, score) + p.tsallis_entropy()
+    # The Tsallis entropy is -Omega(p).
     return p.log_normalizer - (p.alpha - 1) * p.tsallis_entropy()
 
 
@@ -192,9 +193,9 @@ def mmd(
     t, x = (y if p.event_shape else y.unsqueeze(-1) for y in (nodes, samples.to(p._like)))
     t, x = t.movedim(0, -2) / width, x.movedim(0, -2) / width
     w, even = weights.movedim(0, -1).unsqueeze(-1), x.new_full((len(samples), 1), 1 / len(samples))
-    own = (w * _mean_kernel(t, t, w)).sum((-1, -2))
-    between, within = (_mean_kernel(x, *y).mean((-1, -2)) for y in ((t, w), (x, even)))
-    return own - 2 * between + within
+    within_density = (w * _mean_kernel(t, t, w)).sum((-1, -2))
+    between, within_samples = (_mean_kernel(x, *y).mean((-1, -2)) for y in ((t, w), (x, even)))
+    return within_density - 2 * between + within_samples
 
 
 def _mean_kernel(x: Tensor, t: Tensor, weights: Tensor) -> Tensor:
@@ -202,12 +203,12 @@ def _mean_kernel(x: Tensor, t: Tensor, weights: Tensor) -> Tensor:
 
     The weights are (*batch, M, 1), the means (*batch, N, 1).
     """
-    parts = []
+    means = []
     for y in x.split(max(1, _PAIRS // weights.numel()), -2):
         # By differences: products of matrices would lose the digits of far locations.
         distance = torch.cdist(y, t, compute_mode="donot_use_mm_for_euclid_dist")
-        parts.append(torch.exp(-0.5 * distance.square()) @ weights)
-    return torch.cat(parts, -2)
+        means.append(torch.exp(-0.5 * distance.square()) @ weights)
+    return torch.cat(means, -2)
 
 
 @torch.no_grad()
@@ -220,7 +221,7 @@ def _order_for(p: SparseDistribution, width: Tensor) -> int:
     return max(_FEWEST, order)
 
 
-# What `rpm` makes of each kind of score; a log density is any density.
+# The density that `rpm` returns for each kind of score; for a log density it is any.
 _MAPS: list[tuple[type[Score], Any]] = [
     (Quadratic, (Normal, BetaGaussian)),
     (MultivariateQuadratic, (MultivariateNormal, MultivariateBetaGaussian)),
@@ -232,7 +233,7 @@ _MAPS: list[tuple[type[Score], Any]] = [
 
 
 def _mean_score(probs: Tensor, score: Finite) -> Tensor:
-    """E[f] under probabilities (*batch, K), where zero times -inf is zero."""
+    """Return E[f] under probabilities (*batch, K), where zero times -inf is zero."""
     return (probs * score.scores.masked_fill(probs == 0, 0.0)).sum(-1)
 
 
@@ -306,10 +307,11 @@ def _term_of_density(target: Any, score: Score, p: SparseDistribution) -> Tensor
     alpha, log_base = p.alpha.double(), _log_base(p)
 
     def cost(t: Tensor) -> Tensor:
-        """The integrand relative to q."""
+        """Return the integrand relative to q."""
         base = log_base(t)
         log = density.log_prob(t) - base
         ratio = torch.exp(torch.where(log.isinf(), 0.0, log))
+        # Omega(q) = E_q[log_{2 - alpha}(q / base)] / alpha.
         finite = log_beta(ratio, 2 - alpha) / alpha - f(t)
         # Infinite off the base's support, unless rounding puts a node on the edge of q.
         off_base = torch.where((base == -math.inf) & (log > 0), math.inf, 0.0)
@@ -328,7 +330,7 @@ def _term_of_density(target: Any, score: Score, p: SparseDistribution) -> Tensor
 
 
 def _log_base(p: Any) -> Callable[[Tensor], Tensor]:
-    """The log density relative to which entropies are; 0 where there is no base."""
+    """Return the log density relative to which entropies are; 0 if there is no base."""
     if not isinstance(p, KernelDistribution):
         return lambda t: t.new_zeros(())
     log_density = p.mesh.base.log_density
@@ -409,8 +411,8 @@ class _Head(nn.Module):
 class RegressionHead(_Head):
     r"""Map features to a density of one number: at alpha = 2 a truncated parabola.
 
-    A linear layer gives the location and the width. The support bounds what can happen, and the
-    loss matches mean and variance to the targets, at every alpha.
+    A linear layer gives the location and the width. The support bounds the targets that can
+    occur, and the loss matches mean and variance to the targets, at every alpha.
 
     Args:
         in_features: Number of features.

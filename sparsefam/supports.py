@@ -57,8 +57,8 @@ def box_of(name: str, domain: Domain, ndim: int | None) -> Box:
     if ndim is None:
         ndim = len(box) if is_sequence else 1
     if not is_sequence or len(box) != ndim or not all(_is_interval(side) for side in box):
-        each = f", or {ndim} such pairs" if ndim > 1 else ""
-        raise ValueError(f"{name} must be two finite numbers that increase{each}, got {domain}")
+        pairs = f", or {ndim} such pairs" if ndim > 1 else ""
+        raise ValueError(f"{name} must be two finite numbers that increase{pairs}, got {domain}")
     return tuple((float(low), float(high)) for low, high in box)
 
 
@@ -110,7 +110,7 @@ class _FiniteScaleTril(Constraint):
         return positive & (value * upper == 0).flatten(-2).all(-1)
 
 
-class _Unnormalised(Constraint):
+class _Unnormalized(Constraint):
     """Vectors of numbers below inf, at least one of them above -inf."""
 
     event_dim = 1
@@ -125,12 +125,12 @@ class _Unnormalised(Constraint):
 finite = _Finite()
 finite_scale_tril = _FiniteScaleTril()
 finite_vector = _FiniteVector()
-unnormalised = _Unnormalised()
+unnormalised = _Unnormalized()
 positive_finite = _PositiveFinite()
 
 
-# Supports of distributions. Given a density they leave out where it is zero, so that `check` agrees
-# with `log_prob` at the ends: an end is inside if the density is positive there.
+# Supports of distributions. Given a density they leave out its zeros, so that `check` agrees with
+# `log_prob` at the ends: an end is inside if the density is positive there.
 
 _LogProb = Callable[[Tensor], Tensor]
 
@@ -206,7 +206,7 @@ class Ellipsoid(Constraint):
     r"""Closed ellipsoids $|L^{-1}(t - \mu)| \le 1$, which may depend on parameters.
 
     Args:
-        loc: Centre $\mu$ (*batch, D).
+        loc: Center $\mu$ (*batch, D).
         scale_tril: $L$ (*batch, D, D), lower triangular with a positive diagonal: it maps the unit
             ball onto the ellipsoid.
 
@@ -227,8 +227,8 @@ class Ellipsoid(Constraint):
         require_tensor("value", value)
         u = self._standardize(value)
         size = torch.linalg.vector_norm(u, dim=-1)
-        # Rounding t and loc, or L u, moves u by at most this, which is much if L is
-        # ill-conditioned.
+        # Rounding t and loc, or L u, moves u by at most eps |L^-1| (|L| |u| + 2 |loc|), which is
+        # much if L is ill-conditioned.
         nearest = (u / size.clamp_min(1).unsqueeze(-1)).abs()
         moved = self.scale_tril.abs() @ nearest.unsqueeze(-1) + 2 * self.loc.abs().unsqueeze(-1)
         eye = torch.eye(value.shape[-1], dtype=u.dtype, device=u.device)
@@ -279,7 +279,7 @@ class IntervalUnion(Constraint):
 
     @classmethod
     def merged(cls, intervals: Tensor, log_prob: _LogProb | None = None) -> "IntervalUnion":
-        """Merge intervals (*batch, K, 2) in any order, of which some overlap or are NaN."""
+        """Merge intervals (*batch, K, 2) in any order, which may overlap or be NaN."""
         lower, upper = intervals.unbind(-1)
         present = ~lower.isnan()
         lower, order = torch.where(present, lower, math.inf).sort(dim=-1, stable=True)
@@ -482,8 +482,8 @@ class OntoIntervals(Transform):
         self._ends: Tensor = union.intervals.detach()  # type: ignore[attr-defined]
         ends = self._ends.flatten(-2)
         ends = torch.where(ends.isfinite(), ends, torch.nan)
-        self._centre = ends.nanmean(-1).nan_to_num(0.0)
-        size = (ends - self._centre.unsqueeze(-1)).abs().nan_to_num(0.0).amax(-1)
+        self._center = ends.nanmean(-1).nan_to_num(0.0)
+        size = (ends - self._center.unsqueeze(-1)).abs().nan_to_num(0.0).amax(-1)
         self._size = torch.where(size > 0, size, 1.0)
         # In the line shrunk to (-1, 1) all intervals have a finite length.
         self._lower, upper = (
@@ -497,16 +497,18 @@ class OntoIntervals(Transform):
         return OntoIntervals(self.codomain, cache_size)
 
     def _shrink(self, x: Tensor) -> Tensor:
-        u = (x - self._centre) / self._size
+        u = (x - self._center) / self._size
         return torch.where(u.isinf(), u.sign(), u / (1 + u.abs()))
 
     def _call(self, x: Tensor) -> Tensor:
-        place = torch.sigmoid(x) * self._total[..., -1]
+        # Lengths from the first end: of the intervals only, without the gaps between them.
+        length = torch.sigmoid(x) * self._total[..., -1]
         order = torch.arange(self._length.shape[-1], device=x.device)
         last = (order * (self._length > 0)).amax(-1)
-        index = torch.minimum((place.unsqueeze(-1) >= self._total).sum(-1), last).unsqueeze(-1)
-        z = (place - self._gap(index)).clamp(-1 + 1e-6, 1 - 1e-6)
-        t = self._centre + self._size * z / (1 - z.abs())
+        index = torch.minimum((length.unsqueeze(-1) >= self._total).sum(-1), last).unsqueeze(-1)
+        z = (length - self._gap(index)).clamp(-1 + 1e-6, 1 - 1e-6)
+        # The inverse of u / (1 + |u|) is z / (1 - |z|).
+        t = self._center + self._size * z / (1 - z.abs())
         # Rounding may move t beyond the ends.
         low, high = (entries_of(self._ends[..., k], index) for k in (0, 1))
         return torch.minimum(torch.maximum(t, low), high)
@@ -516,7 +518,7 @@ class OntoIntervals(Transform):
         return torch.logit((self._shrink(y) + self._gap(index)) / self._total[..., -1])
 
     def _gap(self, index: Tensor) -> Tensor:
-        """Return what lies between -1 and an interval in the shrunk line but in no interval."""
+        """Return the length of all intervals before one, minus its lower end, once shrunk."""
         return entries_of(self._total - self._length - self._lower, index)
 
 
@@ -578,7 +580,7 @@ def _refuse(constraint: Constraint) -> Transform:
 _MAPS: dict[type[Constraint], Callable[..., Transform]] = {
     _Finite: lambda _: identity_transform,
     _FiniteVector: lambda _: identity_transform,
-    _Unnormalised: lambda _: identity_transform,
+    _Unnormalized: lambda _: identity_transform,
     _PositiveFinite: lambda _: biject_to(constraints.positive),
     _FiniteScaleTril: lambda _: LowerCholeskyTransform(),
     Interval: lambda x: biject_to(constraints.interval(x.lower_bound, x.upper_bound)),

@@ -386,10 +386,10 @@ def test_the_extent_of_a_basis_follows_it() -> None:
     other = GaussianRBF.grid(4, 0.25)
     other.load_state_dict(basis.state_dict())
     moved = other.double()
-    assert moved._known is not None
-    assert moved._known[0] is moved.centers
-    assert moved._known[2] == moved.extent() == basis.extent()
-    assert GaussianRBF(nn.Parameter(basis.centers), 0.5)._known is None
+    assert moved._last_read is not None
+    assert moved._last_read[0] is moved.centers
+    assert moved._last_read[2] == moved.extent() == basis.extent()
+    assert GaussianRBF(nn.Parameter(basis.centers), 0.5)._last_read is None
 
 
 @pytest.mark.parametrize("law", fourier.LOG_DENSITIES)

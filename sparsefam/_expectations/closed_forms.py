@@ -24,13 +24,17 @@ __all__: list[str] = []
 
 
 def _damped_waves(angles: Tensor, amplitudes: Tensor) -> Tensor:
-    """Multiply Fourier functions at the centre by the characteristic function around it."""
+    """Return E[cos wt], E[sin wt] = cos wm, sin wm times phi(w), the E[cos w(t - m)] given.
+
+    By the addition theorem, as E[sin w(t - m)] = 0 for densities that are symmetric about m.
+    """
     return torch.cat([angles.cos() * amplitudes, angles.sin() * amplitudes], -1)
 
 
 @register_expect(SymmetricDistribution, Polynomial)
 def _symmetric_polynomial(p: SymmetricDistribution, psi: Polynomial) -> Tensor:
-    # Even central moments only, so all terms of E[(loc + scale x)^k] have one sign.
+    # The binomial formula for E[(loc + scale x)^k]. Odd moments of x are zero, and terms with even
+    # moments have one sign: nothing cancels.
     powers = []
     for k in range(len(psi)):
         terms = [
@@ -68,12 +72,15 @@ def _symmetric_fourier(p: SymmetricDistribution, psi: Fourier) -> Tensor:
 
 @register_expect(BetaGaussian, Fourier)
 def _beta_gaussian_fourier(p: BetaGaussian, psi: Fourier) -> Tensor:
+    # The characteristic function of (1 - x^2)^m is a Bessel function of order m + 1/2: Poisson's
+    # integral, DLMF 10.9.4.
     rho = p.scale.unsqueeze(-1) * psi.frequencies
     return _fourier(p, psi, characteristic(rho, p.generator.m.unsqueeze(-1) + 0.5))
 
 
 @register_expect(Triangular, Fourier)
 def _triangular_fourier(p: Triangular, psi: Fourier) -> Tensor:
+    # A triangle is the convolution of two uniform densities, each as long as its half-width.
     rho = p.scale.unsqueeze(-1) * psi.frequencies
     return _fourier(p, psi, torch.sinc(rho / (2 * math.pi)).square())
 
@@ -99,6 +106,7 @@ _Elliptical = MultivariateBetaGaussian | MultivariateNormal
 
 @register_expect(MultivariateBetaGaussian, Fourier)
 def _multivariate_beta_gaussian_fourier(p: MultivariateBetaGaussian, psi: Fourier) -> Tensor:
+    # The projection of a ball's (1 - |x|^2)^m on a line is (1 - x^2)^(m + (D - 1)/2).
     nu = p.generator.m.unsqueeze(-1) + p.loc.shape[-1] / 2
     return _elliptical_fourier(p, psi, radial_characteristic(_whitened_square(p, psi), nu))
 
@@ -120,6 +128,8 @@ def _elliptical_fourier(p: _Elliptical, psi: Fourier, amplitudes: Tensor) -> Ten
 
 @register_expect(MultivariateBetaGaussian, Polynomial)
 def _multivariate_beta_gaussian_polynomial(p: MultivariateBetaGaussian, psi: Polynomial) -> Tensor:
+    # By parts, with x (1 - |x|^2)^m = -grad (1 - |x|^2)^(m + 1) / (2 m + 2) and the ratio of the
+    # integrals of both powers: E_m[x_i f] = E_(m + 1)[df/dx_i] / (2 m + D + 2), m growing by 1.
     levels = torch.arange(psi.degree // 2, dtype=p.loc.dtype, device=p.loc.device)
     first = 2 * p.generator.m.unsqueeze(-1) + (p.loc.shape[-1] + 2)
     return _elliptical_polynomial(p, psi, 1 / (first + 2 * levels))
@@ -127,6 +137,7 @@ def _multivariate_beta_gaussian_polynomial(p: MultivariateBetaGaussian, psi: Pol
 
 @register_expect(MultivariateNormal, Polynomial)
 def _multivariate_normal_polynomial(p: MultivariateNormal, psi: Polynomial) -> Tensor:
+    # Stein's identity, E[x_i f] = E[df/dx_i] for a standard normal x.
     return _elliptical_polynomial(p, psi, p.loc.new_ones(*p.batch_shape, psi.degree // 2))
 
 

@@ -1,7 +1,7 @@
 """Contexts in compiled graphs, by an operator that runs the eager code.
 
-Compiled graphs do not read values, by which densities are told apart, and would compile neither
-blocks nor all cases well.
+Compiled graphs do not read values, by which an algorithm is chosen for each density, and would
+compile neither blocks nor all cases well. The operator runs them in eager mode.
 """
 
 from collections.abc import Sequence
@@ -22,16 +22,17 @@ from .waves import distinct
 __all__ = ["contexts_in_graph"]
 
 
-def contexts_in_graph(p: Any, psi: Any, by_head: Tensor) -> Tensor:
+def contexts_in_graph(p: BetaGaussian | Mixture, psi: GaussianRBF, by_head: Tensor) -> Tensor:
     """Return contexts (B, heads, Lq, E) of beta-Gaussians or their mixtures, by an operator."""
+    # Operators take tensors and numbers: densities are taken apart, and made again in `_forward`.
     inner: Any = p.components if isinstance(p, Mixture) else p
     number = inner._fixed_exponent
     logits = p.logits if isinstance(p, Mixture) else None
-    # As few alphas as there are, each of which has a table.
+    # Each alpha costs a table: those that were expanded are taken once.
     alpha = None if number is not None else distinct(inner.alpha)
     inputs = inner.loc, inner.scale, alpha, logits, psi.centers, psi.widths, by_head, number
-    found: Tensor = _differentiable_contexts(*inputs)
-    return found
+    values: Tensor = _differentiable_contexts(*inputs)
+    return values
 
 
 def _forward(
@@ -70,11 +71,12 @@ def _backward(
         None if x is None else x.detach().requires_grad_(need)
         for x, need in zip(inputs, needed, strict=True)
     ]
+    # The values are those of the forward pass: only the graph of their derivatives is needed.
     with recording(), without_values():
         value = _forward(*(leaves + [number]))
         wanted = [x for x in leaves if x is not None and x.requires_grad]
-        found = iter(torch.autograd.grad(value, wanted, slope.contiguous()))
-    return [next(found).contiguous() if need else slope.new_empty(0) for need in needed]
+        gradients = iter(torch.autograd.grad(value, wanted, slope.contiguous()))
+    return [next(gradients).contiguous() if need else slope.new_empty(0) for need in needed]
 
 
 def _like_contexts(loc: Tensor, *others: Any) -> Tensor:

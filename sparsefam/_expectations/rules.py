@@ -6,7 +6,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from .._choice import GENERAL, TABLE, Mode, Rule, count_pairs, explain
+from .._choice import GENERAL, TABLE, Mode, Rule, Shifts, count_pairs, explain
 from .._numerics.fourier import Waves, shifted_waves, waves_of
 from .._numerics.gaussian_contour import Four, gaussians_by_pairs
 from .._numerics.gaussian_interval import gaussian_expectation
@@ -50,7 +50,7 @@ _CELLS_PER_DENSITY = 8
 # Any density
 
 
-class Parts(Rule):
+class StackedBases(Rule):
     """A stack: the expectations of each basis."""
 
     name = "stack"
@@ -67,18 +67,18 @@ class Components(Rule):
 
     name = "components"
 
-    def serves(self, p: Any, psi: Any, mode: Mode) -> bool:
+    def serves(self, p: SparseDistribution, psi: object, mode: Mode) -> bool:
         return isinstance(p, Mixture) and isinstance(psi, Basis)
 
     def means(self, p: Mixture, psi: Basis, mode: Mode) -> Tensor:
         return p._known_expect(psi, mode.order)
 
     def reason(self, p: Mixture, psi: Basis, mode: Mode) -> str:
-        return "; ".join(explain(part, psi, mode.order) for part in p._parts)
+        return "; ".join(explain(component, psi, mode.order) for component in p._parts)
 
 
 class Quadrature(Rule):
-    """Nodes of the density's own rule, or on what the functions and the density share."""
+    """Nodes on the support of the density, or on its intersection with those of functions."""
 
     name = "quadrature"
 
@@ -88,7 +88,7 @@ class Quadrature(Rule):
             return p._known_expect(psi, order)
         return p._expect_at_nodes(psi, order)
 
-    def reason(self, p: SparseDistribution, psi: Any, mode: Mode) -> str:
+    def reason(self, p: SparseDistribution, psi: object, mode: Mode) -> str:
         return f"no rule for {type(p).__name__} and {type(psi).__name__}, order {mode.order}"
 
 
@@ -97,7 +97,7 @@ class Mesh(Rule):
 
     name = "mesh"
 
-    def serves(self, p: Any, psi: Basis, mode: Mode) -> bool:
+    def serves(self, p: KernelDistribution, psi: Basis, mode: Mode) -> bool:
         return mode.contexts or not isinstance(psi, Stack)
 
     def means(self, p: KernelDistribution, psi: Basis, mode: Mode) -> Tensor:
@@ -118,10 +118,10 @@ class ShiftedWaves(Rule):
 
     name = "shifted waves"
 
-    def serves(self, p: Any, psi: GaussianRBF, mode: Mode) -> bool:
+    def serves(self, p: SymmetricDistribution, psi: GaussianRBF, mode: Mode) -> bool:
         return self._waves(p, psi, mode) is not None
 
-    def _waves(self, p: Any, psi: GaussianRBF, mode: Mode) -> Waves | None:
+    def _waves(self, p: SymmetricDistribution, psi: GaussianRBF, mode: Mode) -> Waves | None:
         if mode.shifts is None or not isinstance(p, BetaGaussian | Normal) or not p.loc.numel():
             return None
         index = distinct(p.alpha)
@@ -129,15 +129,18 @@ class ShiftedWaves(Rule):
         if index.shape[0] > 1 or index.shape[-1] > 1 or extent is None or dtype is None:
             return None
         m = None if isinstance(p, Normal) else p._fixed_exponent
-        # The effective half-width of any beta-Gaussian, and of the normal, is below this.
-        wide = 2 * min(LOG_TAIL[dtype], math.inf if m is None else m) + 3
-        half = mode.shifts.deviation * math.sqrt(wide)
+        # (1 - x^2)^m has the variance 1/(2 m + 3), and normals end at sqrt(2 LOG_TAIL) deviations:
+        # the square of the effective half-width, in standard deviations, is below this.
+        most = 2 * min(LOG_TAIL[dtype], math.inf if m is None else m) + 3
+        half = mode.shifts.deviation * math.sqrt(most)
         waves = shifted_waves(extent, dtype, cast(tuple[float, float], mode.centers), half)
         return None if _are_many(waves, psi) else waves
 
-    def contexts(self, p: Any, psi: Any, by_head: Tensor, mode: Mode) -> Tensor:
+    def contexts(
+        self, p: BetaGaussian | Normal, psi: GaussianRBF, by_head: Tensor, mode: Mode
+    ) -> Tensor:
         waves = cast(Waves, self._waves(p, psi, mode))
-        steps = cast(Any, mode.shifts).steps
+        steps = cast(Shifts, mode.shifts).steps
         first = p[0, :, 0]  # of the first query, from which others are at the steps
         return shifted_contexts(first, steps, psi, by_head, waves).transpose(1, 2)
 
@@ -147,7 +150,7 @@ class Compiled(Rule):
 
     name = "operator"
 
-    def serves(self, p: Any, psi: Any, mode: Mode) -> bool:
+    def serves(self, p: SparseDistribution, psi: object, mode: Mode) -> bool:
         if not mode.contexts or not compiled():
             return False
         inner = _inner(p)
@@ -155,21 +158,25 @@ class Compiled(Rule):
             return False
         return isinstance(psi, GaussianRBF) and psi.widths is not None and inner.loc.is_cpu
 
-    def contexts(self, p: Any, psi: Any, by_head: Tensor, mode: Mode) -> Tensor:
+    def contexts(
+        self, p: BetaGaussian | Mixture, psi: GaussianRBF, by_head: Tensor, mode: Mode
+    ) -> Tensor:
         return contexts_in_graph(p, psi, by_head)
 
 
 class WaveFeatures(Rule):
-    """Rows of Fourier features; contexts also of mixtures, and with what is known of centres."""
+    """Rows of Fourier features; contexts also of mixtures, and by a bound of centers."""
 
     name = "waves"
 
-    def serves(self, p: Any, psi: Any, mode: Mode) -> bool:
+    def serves(self, p: SparseDistribution, psi: object, mode: Mode) -> bool:
         return self._plan(p, psi, mode) is not None
 
-    def _plan(self, p: Any, psi: Any, mode: Mode) -> tuple[tuple[float, ...], Waves] | None:
+    def _plan(
+        self, p: SparseDistribution, psi: object, mode: Mode
+    ) -> tuple[tuple[float, ...], Waves] | None:
         inner = _inner(p) if mode.contexts else p
-        # A Gaussian function under a normal density is cheaper than waves.
+        # The closed form of a Gaussian function under a normal density is cheaper than waves.
         if not isinstance(inner, SymmetricDistribution) or isinstance(inner, Normal):
             return None
         if mode.by_pairs or not isinstance(psi, GaussianRBF):
@@ -178,6 +185,7 @@ class WaveFeatures(Rule):
             not _readable(p, psi) or p.batch_shape.numel() * len(psi) < _LEAST_PAIRS
         ):
             return None
+        # Without values to read, only a bound of centers says that supports fit into the period.
         certain = mode.centers is not None and isinstance(inner, BetaGaussian)
         if mode.contexts and not certain and not _readable(inner, psi):
             return None
@@ -186,17 +194,18 @@ class WaveFeatures(Rule):
         return None if extent is None or waves is None else (extent, waves)
 
     def means(self, p: SymmetricDistribution, psi: GaussianRBF, mode: Mode) -> Tensor:
-        extent, waves = cast(Any, self._plan(p, psi, mode))
+        extent, waves = cast(tuple[tuple[float, ...], Waves], self._plan(p, psi, mode))
         return wave_means(p, psi, extent, waves)
 
-    def contexts(self, p: Any, psi: Any, by_head: Tensor, mode: Mode) -> Tensor:
-        inner, (extent, waves) = _inner(p), cast(Any, self._plan(p, psi, mode))
+    def contexts(self, p: Any, psi: GaussianRBF, by_head: Tensor, mode: Mode) -> Tensor:
+        inner = cast(SymmetricDistribution, _inner(p))
+        extent, waves = cast(tuple[tuple[float, ...], Waves], self._plan(p, psi, mode))
         weights = p.logits.softmax(-1) if isinstance(p, Mixture) else None
         readable = _readable(inner, psi)
         return wave_contexts(inner, psi, by_head, extent, waves, readable, weights)
 
-    def reason(self, p: Any, psi: GaussianRBF, mode: Mode) -> str:
-        _, waves = cast(Any, self._plan(p, psi, mode))
+    def reason(self, p: SparseDistribution, psi: GaussianRBF, mode: Mode) -> str:
+        _, waves = cast(tuple[tuple[float, ...], Waves], self._plan(p, psi, mode))
         return f"at most {2 * waves.number} features, {count_pairs(p, psi)}"
 
 
@@ -205,7 +214,7 @@ class Interval(Rule):
 
     name = "closed form"
 
-    def serves(self, p: Any, psi: GaussianRBF, mode: Mode) -> bool:
+    def serves(self, p: SymmetricDistribution, psi: GaussianRBF, mode: Mode) -> bool:
         return isinstance(p, PowerDistribution) and p.profile() is not None
 
     def means(self, p: PowerDistribution, psi: GaussianRBF, mode: Mode) -> Tensor:
@@ -222,13 +231,13 @@ class Contour(Rule):
 
     name = "contour"
 
-    def serves(self, p: Any, psi: Any, mode: Mode) -> bool:
+    def serves(self, p: SparseDistribution, psi: Basis, mode: Mode) -> bool:
         return _is_elliptical(p) and gaussians_of(psi) is not None or isinstance(p, BetaGaussian)
 
-    def means(self, p: Any, psi: Any, mode: Mode) -> Tensor:
+    def means(self, p: Any, psi: Basis, mode: Mode) -> Tensor:
         return gaussians_by_pairs(_inputs(p, psi), exponent_of_ball(p))
 
-    def reason(self, p: Any, psi: Basis, mode: Mode) -> str:
+    def reason(self, p: SparseDistribution, psi: Basis, mode: Mode) -> str:
         return f"each of {count_pairs(p, psi)}"
 
 
@@ -237,10 +246,12 @@ class SharedContour(Rule):
 
     name = "shared contour"
 
-    def serves(self, p: Any, psi: Any, mode: Mode) -> bool:
+    def serves(self, p: MultivariateBetaGaussian, psi: Basis, mode: Mode) -> bool:
         exponent = exponent_of_ball(p)
         if exponent is None or isinstance(exponent, Tensor) or gaussians_of(psi) is None:
             return False
+        # The table of contours is for these exponents in 2-D and 3-D, and has no derivatives in the
+        # functions.
         loc, scale_tril, centers, spread = _inputs(p, psi)
         if loc.shape[-1] not in (2, 3) or spread.dim() > 1 or not len(centers):
             return False
@@ -250,7 +261,7 @@ class SharedContour(Rule):
             return False
         return all(x.dtype == torch.float32 for x in (loc, scale_tril, centers, spread))
 
-    def means(self, p: Any, psi: Any, mode: Mode) -> Tensor:
+    def means(self, p: MultivariateBetaGaussian, psi: Basis, mode: Mode) -> Tensor:
         return gaussians_by_shared_contour(_inputs(p, psi), float(cast(float, exponent_of_ball(p))))
 
 
@@ -269,6 +280,7 @@ class NormalProduct(Rule):
     name = "closed form"
 
     def means(self, p: Normal, psi: GaussianRBF, mode: Mode) -> Tensor:
+        # The variance of a difference is the sum: its density at 0, N(mu - c; 0, sigma^2 + w^2).
         widths = cast(Tensor, psi.widths)
         scale = torch.hypot(p.scale.unsqueeze(-1), widths)
         z = (p.loc.unsqueeze(-1) - psi.centers) / scale
@@ -290,16 +302,17 @@ class TruncatedNormal(Rule):
         return means.to(p._like.dtype)
 
 
-def _inner(p: Any) -> Any:
+def _inner(p: SparseDistribution) -> object:
+    """Return the components of a mixture, which may be a list, or else the density."""
     return p.components if isinstance(p, Mixture) else p
 
 
-def _is_elliptical(p: Any) -> bool:
+def _is_elliptical(p: SparseDistribution) -> bool:
     return isinstance(p, MultivariateBetaGaussian | MultivariateNormal)
 
 
 def _inputs(p: Any, psi: Any) -> Four:
-    """Return centres and factors of densities, and centers and spread of Gaussian functions."""
+    """Return centers and factors of densities, and centers and spread of Gaussian functions."""
     if isinstance(p, BetaGaussian):
         return p.loc.unsqueeze(-1), p.scale[..., None, None], psi.centers.unsqueeze(-1), psi.widths
     return p.loc, p.scale_tril, *cast(Any, gaussians_of(psi))
@@ -310,14 +323,14 @@ def _readable(p: SymmetricDistribution, psi: GaussianRBF) -> bool:
     return psi.centers.dtype in LOG_TAIL and values_are_readable(*tensors)
 
 
-def _dtype(p: Any, psi: GaussianRBF) -> torch.dtype | None:
+def _dtype(p: SymmetricDistribution, psi: GaussianRBF) -> torch.dtype | None:
     """Return the dtype of waves, or None if there are none."""
     dtype = torch.promote_types(p.loc.dtype, psi.centers.dtype)
     return dtype if dtype in LOG_TAIL and p.loc.dtype == dtype else None
 
 
 def _extent(psi: GaussianRBF, centers: tuple[float, float] | None) -> tuple[float, ...] | None:
-    """Return the extent of functions, made longer so that it contains the centres of densities."""
+    """Return the extent of functions, made longer so that it contains the centers of densities."""
     extent = psi.extent()
     if extent is None or centers is None:
         return extent
@@ -345,14 +358,14 @@ def _are_many(waves: Waves, psi: GaussianRBF) -> bool:
     return waves.number > _WAVES_PER_FUNCTION * len(psi) + _FURTHER_WAVES
 
 
-_PARTS, _CONTOUR = Parts(), Contour()
+_STACKED, _CONTOUR = StackedBases(), Contour()
 _OPERATOR, _WAVES, _SHIFTED = Compiled(), WaveFeatures(), ShiftedWaves()
 _ELLIPTICAL = SharedContour(), _CONTOUR
 
 TABLE.update(
     {
-        (SparseDistribution, Stack): (_PARTS,),
-        (KernelDistribution, Basis): (Mesh(), _PARTS),
+        (SparseDistribution, Stack): (_STACKED,),
+        (KernelDistribution, Basis): (Mesh(), _STACKED),
         (SymmetricDistribution, GaussianRBF): (
             _SHIFTED,
             _OPERATOR,

@@ -1,8 +1,8 @@
 """Expectations of Gaussian functions under densities on the line, and of sums of such functions.
 
-Most densities are rows of Fourier features; see `numerics.fourier`. Those whose functions are all
-far away have expectations too small for that, and those that end far outside their own middle have
-too many frequencies: these are computed pair by pair.
+Most densities are rows of Fourier features; see `_numerics.fourier`. Densities far from all
+functions have expectations too small for that, and densities whose center is far outside while
+their support ends among the functions have too many frequencies: these are computed pair by pair.
 """
 
 import math
@@ -30,11 +30,11 @@ from ..distributions.beta_gaussian import PowerDistribution
 
 __all__ = ["Law", "distinct", "law_of", "shifted_contexts", "wave_contexts", "wave_means"]
 
-# Shares of the period that suffice if supports are short.
-_SHARES = (0.625, 0.75, 0.875)
-# The least share of the largest possible expectation that makes a row accurate.
-_LEAST_SHARE = 0.2
-# How the rows that waves do not serve are computed.
+# Fractions of the period that suffice if supports are short.
+_FRACTIONS = (0.625, 0.75, 0.875)
+# Fraction of the largest possible expectation above which a row is accurate.
+_LEAST_FRACTION = 0.2
+# The mode of the rows that waves do not serve.
 _PAIRS = Mode(by_pairs=True)
 # Numbers in a block of rows with matrices of their own.
 _BLOCK = 2**20
@@ -45,7 +45,7 @@ class Law(NamedTuple):
 
     name: str
     exponent: float | None  # None if it is a tensor
-    reach: float  # |x| beyond which the density is negligible
+    radius: float  # |x| beyond which the density is negligible
 
 
 def law_of(p: SymmetricDistribution) -> Law | None:
@@ -57,8 +57,9 @@ def law_of(p: SymmetricDistribution) -> Law | None:
     m, k = p._fixed_exponent, p._kind.order
     if m is None:
         return Law("ball", None, math.nan) if isinstance(p, BetaGaussian) else None
-    reach = (-math.expm1(-tail / m)) ** (1 / k) if m > 0 else 1.0
-    return Law("ball" if k == 2 else "cone", m, reach)
+    # (1 - |x|^k)^m falls to e^-tail at this |x|.
+    radius = (-math.expm1(-tail / m)) ** (1 / k) if m > 0 else 1.0
+    return Law("ball" if k == 2 else "cone", m, radius)
 
 
 def wave_means(
@@ -70,9 +71,11 @@ def wave_means(
     values = rows.times(lambda matrix: matrix.unsqueeze(0), psi)[0]
     with torch.no_grad():
         spread = cast(Tensor, psi.widths).amin().square() + rows.density.variance[0]
-        share = values.amax(-1) * (2 * math.pi * spread).sqrt()
-        few = ~(share >= _LEAST_SHARE) | rows.others[0]
-    values = _replace(values, few, lambda index: means(rows.density[0, index], psi, _PAIRS))
+        # A normal density of this variance has the expectation (2 pi spread)^(-1/2) of a Gaussian
+        # function at its center, about the largest. The negation includes NaN.
+        fraction = values.amax(-1) * (2 * math.pi * spread).sqrt()
+        inaccurate = ~(fraction >= _LEAST_FRACTION) | rows.others[0]
+    values = _replace(values, inaccurate, lambda index: means(rows.density[0, index], psi, _PAIRS))
     return values.reshape(*shape, len(psi))
 
 
@@ -91,7 +94,7 @@ def wave_contexts(
         p: Densities (*batch, L), or components (*batch, L, K).
         psi: N functions.
         by_head: C (*batch, N, E).
-        extent: Of the functions, and of all centres of densities if these are not readable.
+        extent: Of the functions, and of all centers of densities if these are not readable.
         waves: Of the functions.
         readable: Whether values can be read.
         weights: Of the components (*batch, L, K).
@@ -110,8 +113,9 @@ def wave_contexts(
     if readable:
         index = rows.others.nonzero(as_tuple=True)
         if len(index[0]):
-            part = _times_own(means(rows.density[index], psi, _PAIRS), coefficients, index[0])
-            values = _put(values, index, part, weights)
+            features = means(rows.density[index], psi, _PAIRS)
+            contexts = _times_groups(features, coefficients, index[0])
+            values = _put(values, index, contexts, weights)
     return values.reshape(*batch, length, values.shape[-1])
 
 
@@ -144,52 +148,57 @@ class _HalfWidths(NamedTuple):
     """Half-widths beyond which densities are negligible, and their characteristic functions."""
 
     half: Tensor  # of the shape asked for
-    which: Tensor | None  # The table of each, None if there is one
+    which: Tensor | None  # The index of the table of a density, None if there is one table
     law: Law
-    exponents: Tensor  # Of the tables, as their reaches; empty if the exponent is a number
-    reaches: Tensor
+    exponents: Tensor  # Of the tables; empty if the exponent is a number
+    radii: Tensor  # Of the tables, |x| beyond which densities are negligible; empty as above
 
     @classmethod
     def of(cls, p: Any, shape: Size) -> "_HalfWidths":
         law, scale = cast(Law, law_of(p)), p.scale.reshape(shape)
         if law.exponent is not None:
             none = scale.new_empty(0)
-            return cls(scale * law.reach, None, law, none, none)
-        few = distinct(p.alpha)
-        index = torch.arange(few.numel(), device=few.device).reshape(few.shape)
+            return cls(scale * law.radius, None, law, none, none)
+        alphas = distinct(p.alpha)
+        index = torch.arange(alphas.numel(), device=alphas.device).reshape(alphas.shape)
         index = index.expand(p.alpha.shape).reshape(shape)
-        generator = p._replace(alpha=few.reshape(-1)).generator
-        exponents, reaches = generator.m, generator.reach().detach()
-        half = scale * reaches[index]
-        return cls(half, index if len(reaches) > 1 else None, law, exponents, reaches)
+        generator = p._replace(alpha=alphas.reshape(-1)).generator
+        exponents, radii = generator.m, generator.reach().detach()
+        half = scale * radii[index]
+        return cls(half, index if len(radii) > 1 else None, law, exponents, radii)
 
     def tables(self, waves: Waves) -> Tensor:
         """Return the tables of the characteristic functions."""
-        name, exponent, reach = self.law
+        name, exponent, radius = self.law
         if exponent is None:
-            return learned_table(name, self.exponents, self.reaches, waves)
-        return law_table(name, exponent, reach, waves, self.half.detach())
+            return learned_table(name, self.exponents, self.radii, waves)
+        return law_table(name, exponent, radius, waves, self.half.detach())
 
 
 class _Rows:
-    """Densities in a shape (G, L), by what computes their expectations."""
+    """Densities in a shape (G, L), told apart by the algorithm of their expectations.
+
+    `fits`: Fourier features; `wide`: nodes, as the density is smooth over all functions; `others`:
+    each pair by itself.
+    """
 
     def __init__(self, p: Any, shape: Size, extent: tuple[float, ...], waves: Waves) -> None:
         density = p._map(lambda x, event: x.reshape(shape), shape)
         widths, loc = _HalfWidths.of(p, shape), density.loc
         self.density, self.half, self._index = density, widths.half, widths.which
         low, high = (loc - self.half).detach(), (loc + self.half).detach()
-        # A density with a kink at its centre is not smooth.
+        # A density with a kink at its center is not smooth.
         smooth = widths.law.name == "ball"
         self.wide = (low <= waves.low) & (high >= waves.high) & smooth
+        # Shifted by a period, a support must not come near the functions again: no aliasing.
         fits = (low > waves.high - waves.period) & (high < waves.low + waves.period)
         self.fits = fits & ~self.wide
         self.others = ~(fits | self.wide)
         if values_are_readable(loc.detach()):
             most = torch.maximum(high - waves.low, waves.high - low)
             most = torch.where(self.fits, most, 0.0).amax() / waves.period
-            share = next((x for x in _SHARES if most < x), 1.0)
-            waves = waves_of(extent, waves.dtype, share)
+            fraction = next((x for x in _FRACTIONS if most < x), 1.0)
+            waves = waves_of(extent, waves.dtype, fraction)
         self.waves, self.tables = waves, widths.tables(waves)
 
     def times(
@@ -200,35 +209,40 @@ class _Rows:
         right = sums(waves.amplitudes(psi.centers, cast(Tensor, psi.widths)).to(dtype))
         middle = 0.5 * (waves.low + waves.high)
         loc = torch.where(self.fits, self.density.loc, middle)
+        # Rows that do not fit take the features of a density that does; they are replaced later.
         half = torch.where(self.fits, self.half, waves.width)
-        own = weights
+        fitting = weights
         if weights is not None:
-            own = torch.where(self.fits.view(weights.shape), weights, 0.0)
-        values = expect_waves(loc, half, self.tables, self._index, right, waves, own)
+            fitting = torch.where(self.fits.view(weights.shape), weights, 0.0)
+        values = expect_waves(loc, half, self.tables, self._index, right, waves, fitting)
         eager = values_are_readable(values.detach())
         if eager and not bool(self.wide.any()):
             return values
+        # The trapezoidal rule, which converges exponentially for products of smooth functions that
+        # vanish at the ends: Trefethen and Weideman (2014), SIAM Review 56.
         nodes, spacing = waves.nodes(loc)
         right = sums((spacing * psi.own(nodes.unsqueeze(-1))).to(dtype))
         if eager:
             index = self.wide.nonzero(as_tuple=True)
             # In float64, as an edge may be close to the nodes.
             densities = self._at(nodes, *(x[index] for x in self._parameters()))
-            part = _times_own(densities.to(dtype), right, index[0])
-            return _put(values, index, part, weights)
-        # Where values are not read the centres are near, and no edge is close for the scale.
+            contexts = _times_groups(densities.to(dtype), right, index[0])
+            return _put(values, index, contexts, weights)
+        # Where values are not read the centers are near, and no edge is close for the scale. All
+        # rows are computed, with harmless parameters where others are selected.
         far, nodes = 4 * waves.longest, nodes.to(dtype)
         safe = zip(self._parameters(), (middle, far, None), strict=True)
         parameters = (x if other is None else torch.where(self.wide, x, other) for x, other in safe)
-        densities, lost = self._at(nodes, *parameters), self.others
+        densities, invalid = self._at(nodes, *parameters), self.others
         if weights is None:
             values = torch.where(self.wide.unsqueeze(-1), densities @ right, values)
         else:
-            own = torch.where(self.wide.view(weights.shape), weights, 0.0)
-            mixed: Tensor = (own.unsqueeze(-2) @ densities.unflatten(1, own.shape[1:])).squeeze(-2)
-            values, lost = values + mixed @ right, lost.view(weights.shape).any(-1)
-        # Only parameters that are not numbers are left.
-        return torch.where(lost.unsqueeze(-1), math.nan, values)
+            wide = torch.where(self.wide.view(weights.shape), weights, 0.0)
+            components = densities.unflatten(1, wide.shape[1:])
+            mixed: Tensor = (wide.unsqueeze(-2) @ components).squeeze(-2)
+            values, invalid = values + mixed @ right, invalid.view(weights.shape).any(-1)
+        # Only densities with NaN among their parameters are neither wide nor fit.
+        return torch.where(invalid.unsqueeze(-1), math.nan, values)
 
     def _parameters(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.density.loc, self.density.scale, self.density.alpha
@@ -247,25 +261,26 @@ def distinct(alpha: Tensor) -> Tensor:
     return alpha[tuple([slice(None) if step else slice(0, 1) for step in alpha.stride()])]
 
 
-def _times_own(weights: Tensor, right: Tensor, group: Tensor) -> Tensor:
+def _times_groups(weights: Tensor, right: Tensor, group: Tensor) -> Tensor:
     """Multiply rows (R, M) and the matrices (G or 1, M, E) of their groups (R)."""
     if right.shape[0] == 1:
         return weights @ right[0]
+    # In blocks, since each row takes a copy of the matrix of its group.
     step = max(1, _BLOCK // right[0].numel())
-    parts = zip(weights.split(step), group.split(step), strict=True)
-    return torch.cat([(x.unsqueeze(-2) @ right[g]).squeeze(-2) for x, g in parts])
+    blocks = zip(weights.split(step), group.split(step), strict=True)
+    return torch.cat([(x.unsqueeze(-2) @ right[g]).squeeze(-2) for x, g in blocks])
 
 
-def _put(values: Tensor, index: tuple[Tensor, ...], part: Tensor, weights: Tensor | None) -> Tensor:
+def _put(values: Tensor, index: tuple[Tensor, ...], rows: Tensor, weights: Tensor | None) -> Tensor:
     """Put rows (R, E) at indices (G, L), or add them with the weights of components."""
     if weights is None:
-        return values.index_put(index, part)
+        return values.index_put(index, rows)
     group, component = index
-    part = part * weights.flatten(1)[index].unsqueeze(-1)
-    return values.index_put((group, component // weights.shape[-1]), part, accumulate=True)
+    rows = rows * weights.flatten(1)[index].unsqueeze(-1)
+    return values.index_put((group, component // weights.shape[-1]), rows, accumulate=True)
 
 
-def _replace(values: Tensor, where: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
-    """Replace rows where a mask (R) is true."""
+def _replace(values: Tensor, where: Tensor, rows: Callable[[Tensor], Tensor]) -> Tensor:
+    """Replace values (R, ...) by `rows` of their indices where a mask (R) is true."""
     (index,) = where.nonzero(as_tuple=True)
-    return values.index_put((index,), part(index)) if len(index) else values
+    return values.index_put((index,), rows(index)) if len(index) else values

@@ -1,6 +1,8 @@
 """Expectations under the entmax of inner products, in blocks of queries, without their weights.
 
-Of a block only A is kept. The backward pass computes its scores again, and from A its weights.
+Of a block only A is kept, the number by which scores are shifted before the power is taken. The
+backward pass computes the scores again, and from A the weights without a search, as FlashAttention
+does for softmax: Dao et al. (2022), arXiv:2205.14135.
 """
 
 from collections.abc import Iterator, Sequence
@@ -67,17 +69,18 @@ def _blocks(queries: Tensor, keys: Tensor) -> Iterator[tuple[slice, ...]]:
     shape = queries.shape[:3]
     rows = max(1, (_GPU_BLOCK if keys.is_cuda else _BLOCK) // max(1, keys.shape[2]))
     sizes = rows // max(1, shape[1] * shape[2]), rows // max(1, shape[2]), rows
-    each = (range(0, n, max(1, size)) for n, size in zip(shape, sizes, strict=True))
-    for firsts in product(*each):
+    # Whole examples if several fit into a block, else whole heads, else rows of queries.
+    starts = (range(0, n, max(1, size)) for n, size in zip(shape, sizes, strict=True))
+    for firsts in product(*starts):
         yield tuple(slice(i, i + max(1, n)) for i, n in zip(firsts, sizes, strict=True))
 
 
 @overload
-def _part(x: Tensor, block: tuple[slice, ...]) -> Tensor: ...
+def _slice(x: Tensor, block: tuple[slice, ...]) -> Tensor: ...
 @overload
-def _part(x: None, block: tuple[slice, ...]) -> None: ...
-def _part(x: Tensor | None, block: tuple[slice, ...]) -> Tensor | None:
-    """Return the part of a tensor that broadcasts to a block."""
+def _slice(x: None, block: tuple[slice, ...]) -> None: ...
+def _slice(x: Tensor | None, block: tuple[slice, ...]) -> Tensor | None:
+    """Index a tensor that broadcasts to (B, H, Q, K) by a block; axes of length 1 stay whole."""
     if x is None or x.dim() < 4:
         return x
     return x[tuple(s if n > 1 else slice(None) for s, n in zip(block, x.shape, strict=False))]
@@ -101,18 +104,19 @@ def _forward(
 ) -> tuple[Tensor, Tensor]:
     """Return expectations (B, H, Q, F), and A (B, H, Q, 1)."""
     shape, columns = queries.shape[:3], _with_ones(values)
-    found, A = values.new_empty(*shape, values.shape[-1]), queries.new_empty(*shape, 1)
+    means, A = values.new_empty(*shape, values.shape[-1]), queries.new_empty(*shape, 1)
     for block in _blocks(queries, keys):
-        scores = _scores(queries[block], keys[block[:2]], _part(bias, block))
-        p, _, A[block] = solve(scores, _part(eps, block), number)
-        sums = p.to(columns.dtype) @ _part(columns, block[:2])
-        found[block] = sums[..., :-1] / sums[..., -1:]
-    return found, A
+        scores = _scores(queries[block], keys[block[:2]], _slice(bias, block))
+        p, _, A[block] = solve(scores, _slice(eps, block), number)
+        # The column of ones sums p, which is normalized only to the accuracy of A.
+        sums = p.to(columns.dtype) @ _slice(columns, block[:2])
+        means[block] = sums[..., :-1] / sums[..., -1:]
+    return means, A
 
 
 def _backward(
     slope: Tensor,
-    found: Tensor,
+    means: Tensor,
     A: Tensor,
     queries: Tensor,
     keys: Tensor,
@@ -126,20 +130,23 @@ def _backward(
     inputs, columns = (queries, keys, values, eps, bias), _with_ones(values)
     totals = [slope.new_zeros(0) if x is None else torch.zeros_like(x) for x in inputs]
     for block in _blocks(queries, keys):
-        pair, own = block[:2], (queries[block], keys[block[:2]], _part(eps, block))
-        p, powers, _ = solve(_scores(*own[:2], _part(bias, block)), own[2], number, A[block])
-        part = _part(columns, pair)
-        slopes = _pull_block_back(slope[block], found[block], *own, part, number, p, powers, needed)
-        for total, at, new in zip(totals, (block, pair, pair, block, block), slopes, strict=True):
+        pair = block[:2]
+        q, k, index = queries[block], keys[pair], _slice(eps, block)
+        p, powers, _ = solve(_scores(q, k, _slice(bias, block)), index, number, A[block])
+        tensors = slope[block], means[block], q, k, index, _slice(columns, pair)
+        slopes = _pull_block_back(*tensors, number, p, powers, needed)
+        blocks = block, pair, pair, block, block
+        for total, indices, new in zip(totals, blocks, slopes, strict=True):
             if new is not None:
-                place = _part(total, at)
-                place += new.sum_to_size(place.shape)
+                # A view, so that the sum is taken in place: shared inputs add over blocks.
+                view = _slice(total, indices)
+                view += new.sum_to_size(view.shape)
     return totals
 
 
 def _pull_block_back(
     slope: Tensor,
-    found: Tensor,
+    means: Tensor,
     queries: Tensor,
     keys: Tensor,
     eps: Tensor,
@@ -149,10 +156,11 @@ def _pull_block_back(
     powers: Tensor | None,
     needed: list[bool],
 ) -> list[Tensor | None]:
-    """Return the gradients in a block's inputs, from what `solve` has returned for its scores."""
+    """Return the gradients in a block's inputs, from the output of `solve` for its scores."""
     jacobian = Jacobian(p, eps, number, powers)
-    # Adding a number to all values changes no gradient: without their expectation most digits stay.
-    shifted = torch.cat([slope, -(slope * found).sum(-1, keepdim=True)], -1)
+    # E_p[v] changes by sum_k dp_k (v_k - E), as the dp_k sum to zero: values less their expectation
+    # E keep the digits that a large mean would take.
+    shifted = torch.cat([slope, -(slope * means).sum(-1, keepdim=True)], -1)
     change = (shifted @ columns.mT).to(p.dtype)
     by_scores = jacobian.in_scores(change)
     by_values = by_eps = None
@@ -171,22 +179,23 @@ def _like_expectations(
     return values.new_empty(*shape, values.shape[-1]), queries.new_empty(*shape, 1)
 
 
-def _like_gradients(slope: Tensor, found: Tensor, A: Tensor, *inputs: Any) -> list[Tensor]:
+def _like_gradients(slope: Tensor, means: Tensor, A: Tensor, *inputs: Any) -> list[Tensor]:
     none = slope.new_empty(0)
     return [none if x is None else torch.empty_like(x).contiguous() for x in inputs[:5]]
 
 
 def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
-    *inputs, number, found, A = kept
+    *inputs, number, means, A = kept
     (slope, _), (queries, keys, values, eps, bias), needs = grads, inputs, list(needed[:5])
     slopes: list[Tensor | None]
     with full_precision(queries):
         if not compiled() and (torch.is_grad_enabled() or is_batched_by_autograd(slope)):
             p = entmax_of(_scores(queries, keys, bias), eps, number)
-            own = slope, found.detach(), queries, keys, eps, _with_ones(values)
-            slopes = _pull_block_back(*own, number, p, None, needs)
+            # By differentiable operations on whole weights, for second derivatives.
+            arguments = slope, means.detach(), queries, keys, eps, _with_ones(values)
+            slopes = _pull_block_back(*arguments, number, p, None, needs)
         else:
-            slopes = _backward_operator(slope, found, A, *inputs, number, needs)
+            slopes = _backward_operator(slope, means, A, *inputs, number, needs)
     return [
         x.sum_to_size(y.shape) if need and x is not None else None
         for x, y, need in zip(slopes, inputs, needs, strict=True)

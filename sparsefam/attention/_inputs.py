@@ -1,4 +1,4 @@
-"""The checks of what a layer is called with: shapes, dtypes, masks and positions."""
+"""Checks of the inputs of a layer: shapes, dtypes, masks and positions."""
 
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from .scores import ends
 
 __all__ = ["InputShapes", "Sequences", "check_sequence"]
 
-# Share of the domain by which positions of queries may be outside of it, as by rounding.
+# Fraction of the domain by which positions of queries may be outside of it, as by rounding.
 _SLACK = 1e-2
 
 
@@ -33,7 +33,7 @@ class Sequences(NamedTuple):
     key: Tensor  # (B, L, kdim)
     value: Tensor  # (B, L, vdim)
     positions: Tensor  # Where values were observed (B or 1, L, *event)
-    mask: AttentionMask  # What queries may read
+    mask: AttentionMask  # Positions that queries may read
 
     def check_values(self, reads_keys: bool, is_discrete: bool) -> None:
         """Raise ValueError if queries may read nothing, or numbers that are read are not finite."""
@@ -45,7 +45,7 @@ class Sequences(NamedTuple):
 
 
 class InputShapes(NamedTuple):
-    """What the inputs of a layer have to fit."""
+    """Sizes and domain that the inputs of a layer must fit."""
 
     embed_dim: int
     kdim: int
@@ -93,7 +93,7 @@ class InputShapes(NamedTuple):
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))
         positions = self._positions(positions, value, padding)
         readable = AttentionMask.from_masks(padding, mask, batch, self.num_heads)
-        # Masked numbers must be finite: gradients are zero times what they would become.
+        # Masked numbers must be finite: zero gradients times infinite slopes are NaN.
         key, value, positions = (zero_masked(x, readable.observed) for x in (key, value, positions))
         return Sequences(query, key, value, positions, readable)
 
@@ -105,6 +105,7 @@ class InputShapes(NamedTuple):
                 raise ValueError(f"positions must be given in {len(self.box)} dimensions, got None")
             dtype = torch.promote_types(value.dtype, torch.float32)
             observed = value.new_ones(length) if padding is None else allowed_by(padding)
+            # The center of cell k of n: (k - 1/2) / n, counting values that are observed.
             order = observed.to(dtype).cumsum(-1)
             ((low, high),) = self.box
             positions = low + (high - low) * (order - 0.5) / order[..., -1:]

@@ -32,8 +32,8 @@ Shape = tuple[int, ...]
 class AttentionMask(NamedTuple):
     """Which positions queries may read."""
 
-    observed: Tensor | None = None  # Which some query may read (B, L). None: all positions
-    visible: Tensor | None = None  # Which this query may (B, heads or 1, Lq, L). None: as observed
+    observed: Tensor | None = None  # True where any query may read (B, L). None: everywhere
+    visible: Tensor | None = None  # By query (B, heads or 1, Lq, L). None: as observed
     bias: Tensor | None = None  # Added to discrete scores, broadcasts to (B, heads, Lq, L)
 
     @classmethod
@@ -47,13 +47,13 @@ class AttentionMask(NamedTuple):
         if mask is None:
             return cls(observed, None, bias)
         by_head = mask.unflatten(0, (batch, heads)) if mask.dim() == 3 else mask[None, None]
-        allowed, own = _split(by_head)
-        if own is not None:
-            bias = own if bias is None else own + bias
+        allowed, by_query = _split(by_head)
+        if by_query is not None:
+            bias = by_query if bias is None else by_query + bias
         visible = allowed.expand(batch, *allowed.shape[1:])
         if observed is not None:
             visible = visible & observed[:, None, None]
-        # Without queries the mask says nothing about positions.
+        # Without queries `any` would hide all positions, about which the mask says nothing.
         return cls(visible.any(2).any(1) if mask.shape[-2] else observed, visible, bias)
 
     def check(self, discrete: bool) -> None:
@@ -73,35 +73,35 @@ class AttentionMask(NamedTuple):
             require_all((self.bias == 0) | discrete, rule, self.bias)
 
     def mean(self, x: Tensor) -> Tensor:
-        """Return means (B, Lq or 1, heads, E) of x (B, L, heads, E) over what queries may read."""
+        """Return means (B, Lq or 1, heads, E) of x (B, L, heads, E) over readable positions."""
         readable = self._readable()
         if readable is None:
             return x.mean(1, keepdim=True)
-        shares = readable.to(x.dtype)
-        shares = shares / shares.sum(-1, keepdim=True)
-        return torch.einsum("bhql,blhe->bqhe", shares, x)
+        weights = readable.to(x.dtype)
+        weights = weights / weights.sum(-1, keepdim=True)
+        return torch.einsum("bhql,blhe->bqhe", weights, x)
 
     def added(self, dtype: torch.dtype) -> Tensor | None:
-        """Return what is added to discrete scores, -inf where masked. None: nothing."""
+        """Return the summand of discrete scores, -inf where masked. None: zero."""
         bias, readable = self.bias, self._readable()
         if readable is not None:
             bias = torch.where(readable, 0.0 if bias is None else bias, -math.inf)
         return None if bias is None else bias.to(dtype)
 
     def _readable(self) -> Tensor | None:
-        """Return what queries may read (B, heads or 1, Lq or 1, L). None: all positions."""
+        """Return True where queries may read (B, heads or 1, Lq or 1, L). None: everywhere."""
         if self.visible is not None or self.observed is None:
             return self.visible
         return self.observed[:, None, None]
 
 
 def allowed_by(mask: Tensor) -> Tensor:
-    """Return where a boolean or floating mask lets positions be read."""
+    """Return True where a boolean or floating mask lets positions be read."""
     return ~mask if mask.dtype == torch.bool else mask != -math.inf
 
 
 def _split(mask: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return where a mask lets positions be read, and what it adds to scores there."""
+    """Return where a mask lets positions be read, and the summand of scores there, if any."""
     allowed = allowed_by(mask)
     return allowed, None if mask.dtype == torch.bool else torch.where(allowed, mask, 0)
 
@@ -166,7 +166,7 @@ def check_mask(
         raise ValueError(f"{name} must be boolean{' or floating' * or_floating}, got {x.dtype}")
 
 
-# What autocast may round: projections of sequences, and nothing between values and contexts
+# Autocast may round projections of sequences, and nothing between values and contexts.
 
 
 def full_precision(x: Tensor) -> AbstractContextManager[object]:
@@ -175,7 +175,7 @@ def full_precision(x: Tensor) -> AbstractContextManager[object]:
 
 
 def is_autocasting(x: Tensor) -> bool:
-    """Whether autocast is on for the device of a tensor."""
+    """Return whether autocast is on for the device of a tensor."""
     kind = x.device.type
     return kind != "meta" and torch.is_autocast_enabled(kind)
 

@@ -1,4 +1,4 @@
-"""Regressions of each query on the observations that it may read, as `attn_mask` asks for."""
+"""Regressions for each query on the observations that it may read, as `attn_mask` asks for."""
 
 from functools import reduce
 
@@ -26,7 +26,7 @@ def fit_per_query(
         regression: How functions are fitted.
         positions: Shape (B or 1, L, *event).
         values: By head (B, L, heads, E).
-        visible: What queries may read, (B, G, Lq, L), where G is heads or 1.
+        visible: True where queries may read, (B, G, Lq, L), where G is heads or 1.
 
     Returns:
         Coefficients (B, Lq, N, heads, E), and constants (B, Lq, heads, E) or None.
@@ -55,11 +55,13 @@ def weights_per_query(
 ) -> Tensor:
     """Return weights of observations in contexts (B, heads, Lq, L).
 
-    The arguments are those of `fit_per_query`, and expectations of functions (B, heads, Lq, N).
+    Takes the arguments of `fit_per_query`, and expectations of functions (B, heads, Lq, N).
     """
     groups, heads = visible.shape[1], features.shape[1]
     statistics = _statistics(regression, positions, values, visible)
     right = features.double().unflatten(1, (groups, heads // groups)).movedim(2, 4)
+    # w_l = psi(t_l)' K^{-1} E_p[psi], plus an equal weight for each observation if there is a
+    # constant: the formula of `RidgeRegression.observation_weights`.
     solved, missing = regression._weigh(statistics, right.flatten(0, 2))
     f = regression.basis(positions.double()).double()
     weights = torch.einsum("bgqni,bln->bgiql", solved.reshape(right.shape), f)
@@ -84,6 +86,8 @@ def _statistics(
         f, h = basis(t.double()).double(), h.double()
         weights = weights.movedim(1, -1).double()
         h = h.unflatten(2, (groups, heads // groups)).flatten(3).transpose(1, 2)
+        # Products of functions and values are formed once, and summed by a matrix of zeros and ones
+        # for all queries: F'F and F'H of each are rows of one matrix product.
         gram = weights.flatten(1, 2) @ (f.unsqueeze(-1) * f.unsqueeze(-2)).flatten(2)
         cross = weights @ (f[:, None, :, :, None] * h.unsqueeze(-2)).flatten(3)
         squares = weights @ h.square().sum(-1, keepdim=True)

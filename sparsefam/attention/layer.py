@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -50,21 +50,21 @@ _SCORES: dict[str, Callable[[], AttentionScore]] = {
     "mixture": partial(QuadraticScore, components=8),
     "content": ContentScore,
 }
-# Absolute weights of observations in a context that are too much, and the share of contexts from
-# which on they are warned of; examples, and queries, about, that are looked at.
-_MOST_WEIGHT, _LEAST_SHARE, _EXAMPLES, _QUERIES = 5, 0.1, 2, 8
+# A warning: the sum of absolute weights in a context that is too much, the fraction of contexts
+# that must exceed it, and the (approximate) numbers of examples and queries that are checked.
+_MOST_WEIGHT, _LEAST_FRACTION, _EXAMPLES, _QUERIES = 5, 0.1, 2, 8
 
 
 class _Projected(NamedTuple):
     """Sequences after the projections of a layer, batch first."""
 
-    values: Tensor  # By head (B, L, heads, E), followed by what the score puts beside them
-    channels: Any  # What the score has made of the queries and keys
-    added: Any  # The same of the discrete score whose context is added, if there is one
+    values: Tensor  # By head (B, L, heads, E), followed by channels of keys that the score reads
+    channels: Any  # Queries and keys as the score projects them
+    added: Any  # The same by the discrete score whose context is added, if there is one
     alpha: Tensor | float
     positions: Tensor  # Where values were observed
     queries: Tensor | None  # Positions of the queries, if the score reads them
-    mask: AttentionMask  # What queries may read
+    mask: AttentionMask  # Positions that queries may read
 
 
 class ContinuousAttention(nn.Module):
@@ -86,7 +86,8 @@ class ContinuousAttention(nn.Module):
     * "content", `ContentScore()`: from the query and a function of time made of the keys.
 
     A list gives a number of heads to each of several quadratic scores, as in
-    `[("local", 4), ("quadratic", 4)]`: some heads then look around themselves and some at places.
+    `[("local", 4), ("quadratic", 4)]`: some heads then look around their query, and others
+    at locations in the domain.
 
     Discrete scores are inner products of queries and keys over the root of their length.
     `combine=True` adds the discrete context to the continuous one, with any score.
@@ -115,8 +116,7 @@ class ContinuousAttention(nn.Module):
         temperature: All scores are divided by this positive number. The attribute may be changed
             between calls. $\sigma^2$ of quadratic scores, of components too, is multiplied by it;
             log weights and discrete scores are divided.
-        layer_scale: What the factors of the output channels start from, as in LayerScale. None: no
-            factors.
+        layer_scale: Initial factor of the output channels, as in LayerScale. None: no factors.
         head_dim: Channels of the values that each head reads. None: `embed_dim` over the number of
             heads. With `embed_dim` each local head is a tap of a convolution between all channels.
         kdim: Channels of the keys; `embed_dim` if None.
@@ -197,6 +197,7 @@ class ContinuousAttention(nn.Module):
         self.embed_dim, self.num_heads, self.kdim, self.vdim = embed_dim, num_heads, kdim, vdim
         self.head_dim = embed_dim // num_heads if head_dim is None else head_dim
         self.batch_first, self.combine, self.temperature = batch_first, combine, temperature
+        # A constant tensor moves with the layer and is saved, as parameters and modules are.
         if isinstance(alpha, Tensor) and not isinstance(alpha, nn.Parameter):
             self.register_buffer("alpha", alpha)
         else:
@@ -207,6 +208,7 @@ class ContinuousAttention(nn.Module):
         dimensions = Dimensions(embed_dim, kdim, num_heads, self.head_dim, box, bias, factory)
         self.score_proj.box, self.discrete_proj = box, None
         self.score_proj.prepare(dimensions)
+        # A moment score has discrete weights already, whose context is added.
         if combine and not isinstance(self.score_proj, MomentScore):
             self.discrete_proj = DiscreteScore()
             self.discrete_proj.prepare(dimensions)
@@ -248,6 +250,7 @@ class ContinuousAttention(nn.Module):
             self.alpha.reset_parameters()
 
     def extra_repr(self) -> str:
+        # Modules are listed among the children of the layer.
         alpha = "" if isinstance(self.alpha, nn.Module) else f"alpha={self.alpha}, "
         return (
             f"{self.embed_dim}, {self.num_heads}, {alpha}"
@@ -255,7 +258,7 @@ class ContinuousAttention(nn.Module):
         )
 
     def rebuild_cache(self) -> None:
-        """Compute anew what all calls share, after a constant kernel or basis was changed.
+        """Recompute the cache that all calls share, after a constant kernel or basis was changed.
 
         Moving, loading and copying the layer do so.
         """
@@ -304,8 +307,8 @@ class ContinuousAttention(nn.Module):
             key_padding_mask: Shape (B, L), True, or -inf, where a position is padding. Key, value
                 and position are never read there. Other numbers are added to discrete scores.
             attn_mask: Shape (Lq, L) or (B * num_heads, Lq, L): True, or -inf, where a query may not
-                read. Every query then has a value function of its own, fitted to what it may read,
-                in O(L N (N + E)) each. Other numbers are added to discrete scores.
+                read. Every query then has a value function of its own, fitted to the positions it
+                may read, in O(L N (N + E)). Other numbers are added to discrete scores.
             query_positions: Where the queries are, for scores that look around them: shape (B, Lq),
                 or (Lq,) if shared, in D dimensions (B, Lq, D) or (Lq, D). None, if the query is the
                 same tensor as the value or the key: `positions`.
@@ -335,19 +338,20 @@ class ContinuousAttention(nn.Module):
             rule = "attn_mask must be given if is_causal=True, which only says that it is causal"
             made_by = "nn.Transformer.generate_square_subsequent_mask(L)"
             raise ValueError(f"{rule}: {made_by}, got None")
-        is_single = isinstance(query, Tensor) and query.dim() == 2
+        # Asked before a dimension is added, which makes other tensors of the same numbers.
         are_same = query is value or query is key
+        is_single = isinstance(query, Tensor) and query.dim() == 2
         if is_single:
             axis = 0 if self.batch_first else 1
             query, key, value = (_add_batch(x, 2, axis) for x in (query, key, value))
             key_padding_mask = _add_batch(key_padding_mask, 1)
         if function is None:
             sequences = query, key, value, positions, key_padding_mask, attn_mask
-            parts = self._project(*sequences, query_positions, are_same)
+            projected = self._project(*sequences, query_positions, are_same)
             with full_precision(query):
-                heads, density = self._attend(parts)
+                heads, density = self._attend(projected)
                 if self.regression.validate_args and branches_allowed() and not self._has_attended:
-                    self._warn_of_overshoot(density, parts)
+                    self._warn_of_overshoot(density, projected)
         else:
             sequence = (key, value, positions, key_padding_mask, attn_mask)
             if any(x is not None for x in sequence):
@@ -386,28 +390,28 @@ class ContinuousAttention(nn.Module):
             a ridge penalty, and may be negative.
         """
         sequences = query, key, value, positions, key_padding_mask, attn_mask
-        parts = self._project(*sequences, query_positions, query is value or query is key)
+        projected = self._project(*sequences, query_positions, query is value or query is key)
         with full_precision(query):
-            weights = self._fit_weights(self._attend(parts)[1], parts)
+            weights = self._fit_weights(self._attend(projected)[1], projected)
             if not self.combine:
                 return weights
-            options = parts.added, parts.alpha, self.temperature, parts.mask
-            discrete: Tensor = self._discrete_score().weights(*options)
-            return weights + discrete
+            options = projected.added, projected.alpha, self.temperature, projected.mask
+            return weights + self._discrete_score().weights(*options)
 
-    def _discrete_score(self) -> Any:
+    def _discrete_score(self) -> DiscreteScore:
         """Return the score whose discrete context is added, if `combine`."""
-        return self.score_proj if self.discrete_proj is None else self.discrete_proj
+        score = self.score_proj if self.discrete_proj is None else self.discrete_proj
+        return cast(DiscreteScore, score)
 
-    def _fit_weights(self, density: SparseDistribution, parts: _Projected) -> Tensor:
+    def _fit_weights(self, density: SparseDistribution, projected: _Projected) -> Tensor:
         """Return the weights of observations in the contexts of value functions."""
-        regression, values, mask = self.regression, parts.values, parts.mask
+        regression, values, mask = self.regression, projected.values, projected.mask
         if mask.visible is None:
             return regression.observation_weights(
-                density, parts.positions, values.flatten(2), mask.observed
+                density, projected.positions, values.flatten(2), mask.observed
             )
         features = density.expect(regression.basis)
-        return weights_per_query(regression, features, parts.positions, values, mask.visible)
+        return weights_per_query(regression, features, projected.positions, values, mask.visible)
 
     def absolute_weight(
         self,
@@ -482,7 +486,7 @@ class ContinuousAttention(nn.Module):
     ) -> _Projected:
         """Check sequences and project them, with zeros in the padding.
 
-        If queries are the values or the keys, their positions are those of the values.
+        Queries that are the values or the keys have the positions of the values.
         """
         given = query, key, value, positions, key_padding_mask, attn_mask
         sequences = self._shapes.sequences(*given, self.batch_first, self._dtype)
@@ -496,6 +500,7 @@ class ContinuousAttention(nn.Module):
         if self.regression.validate_args:
             is_discrete = self.combine or isinstance(self.score_proj, MomentScore)
             sequences.check_values(self.combine or self.score_proj.reads_keys, is_discrete)
+        # Keys that become a function are fitted together with the values, by one factorization.
         values = self.v_proj(value).unflatten(-1, (self.num_heads, -1))
         beside = self.score_proj.beside(key)
         if beside is not None:
@@ -546,11 +551,12 @@ class ContinuousAttention(nn.Module):
             raise ValueError(f"{rule}, got shape {tuple(alpha.shape)}")
         return alpha
 
-    def _attend(self, parts: _Projected) -> tuple[Tensor, SparseDistribution]:
+    def _attend(self, projected: _Projected) -> tuple[Tensor, SparseDistribution]:
         """Return contexts (B, Lq, heads, head_dim) and densities (B, heads, Lq)."""
-        values, positions, mask = parts.values, parts.positions, parts.mask
+        values, positions, mask = projected.values, projected.positions, projected.mask
         regression, size = self.regression, self.head_dim
-        # The regression checks positions and values, and comes first.
+        # Contexts are linear in V = c + C' psi: E_p[V(t)] = c + C' E_p[psi(t)], Martins et al.
+        # (2020), eq. 15. The regression checks positions and values, and comes first.
         if mask.visible is None:
             function = regression.fit(positions, values.flatten(2), mask.observed)
             coefficients = function.coefficients.unflatten(-1, values.shape[2:])
@@ -559,55 +565,60 @@ class ContinuousAttention(nn.Module):
                 constant = constant.unflatten(-1, values.shape[2:]).unsqueeze(1)
         else:
             coefficients, constant = fit_per_query(regression, positions, values, mask.visible)
-        observed = Observed(regression.basis, positions, parts.queries, mask)
+        observed = Observed(regression.basis, positions, projected.queries, mask)
+        # The channels behind the values are functions of the keys, which the density reads.
         if values.shape[-1] > size:
             means = mask.mean(values[..., size:])
             observed = observed._replace(functions=coefficients[..., size:], means=means)
-        density = self.score_proj.density(parts.channels, parts.alpha, self.temperature, observed)
+        density = self.score_proj.density(
+            projected.channels, projected.alpha, self.temperature, observed
+        )
         coefficients = coefficients[..., :size]
         if mask.visible is None:
             basis = regression.basis
             context = self.score_proj.contexts(density, basis, coefficients, observed)
         else:
+            # Each query has its own coefficients, which `contexts` does not take.
             features = density.expect(regression.basis).to(coefficients.dtype)
             context = torch.einsum("bhqn,bqnhe->bqhe", features, coefficients)
         if constant is not None:
             context = context + constant[..., :size]
         if self.combine:
-            options = parts.added, parts.alpha, self.temperature
+            options = projected.added, projected.alpha, self.temperature
             by_head = values[..., :size].transpose(1, 2)
-            context = context + self._discrete_score().means(*options, mask, by_head).transpose(
-                1, 2
-            )
+            means = self._discrete_score().means(*options, mask, by_head)
+            context = context + means.transpose(1, 2)
         return context, density
 
     @torch.no_grad()
-    def _warn_of_overshoot(self, density: SparseDistribution, parts: _Projected) -> None:
+    def _warn_of_overshoot(self, density: SparseDistribution, projected: _Projected) -> None:
         """Warn, at the first call, if absolute weights in some contexts sum to too much."""
         self._has_attended = True
-        values, positions, mask = parts.values, parts.positions, parts.mask
+        values, positions, mask = projected.values, projected.positions, projected.mask
         if not density.batch_shape.numel():
             return
-        some, queries = slice(_EXAMPLES), slice(None, None, 1 + density.batch_shape[-1] // _QUERIES)
-        observed = None if mask.observed is None else mask.observed[some]
-        visible = None if mask.visible is None else mask.visible[some, :, queries]
-        few = parts._replace(
-            values=values[some],
-            positions=positions if len(positions) == 1 else positions[some],
+        # A sample is enough for a warning: all weights are B * heads * Lq * L numbers.
+        step = 1 + density.batch_shape[-1] // _QUERIES
+        examples, queries = slice(_EXAMPLES), slice(None, None, step)
+        observed = None if mask.observed is None else mask.observed[examples]
+        visible = None if mask.visible is None else mask.visible[examples, :, queries]
+        sample = projected._replace(
+            values=values[examples],
+            positions=positions if len(positions) == 1 else positions[examples],
             mask=AttentionMask(observed, visible),
         )
-        total = self._fit_weights(density.detach()[some, :, queries], few).abs().sum(-1)
-        share = (total > _MOST_WEIGHT).double().mean()
-        if share > _LEAST_SHARE:
+        total = self._fit_weights(density.detach()[examples, :, queries], sample).abs().sum(-1)
+        fraction = (total > _MOST_WEIGHT).double().mean()
+        if fraction > _LEAST_FRACTION:
             regression = self.regression
             warnings.warn(
-                f"in {share:.0%} of the contexts the absolute weights of the observations sum to "
-                f"more than {_MOST_WEIGHT}, at most {total.max():.3g}: value functions overshoot "
-                "where positions have gaps, or beyond the last one. With "
+                f"in {fraction:.0%} of the contexts the absolute weights of the observations sum "
+                f"to more than {_MOST_WEIGHT}, at most {total.max():.3g}: value functions "
+                "overshoot where positions have gaps, or beyond the last one. With "
                 f"{regression.extra_repr()} and {regression.basis}, take a larger factor, or fewer "
                 "or wider functions; `absolute_weight` returns the sums "
                 "(shown once)",
-                stacklevel=6,
+                stacklevel=6,  # the line that calls the layer, below frames of torch
             )
 
 
@@ -637,7 +648,7 @@ def _check_sizes(
     require_integer("vdim", vdim, 1)
 
 
-def _make_score(score: Any) -> AttentionScore:
+def _make_score(score: object) -> AttentionScore:
     """Return a score, which no layer has yet, from its short form."""
     if isinstance(score, Sequence) and not isinstance(score, str):
         pairs = [x for x in score if isinstance(x, Sequence) and len(x) == 2]
@@ -659,6 +670,7 @@ def _check_alpha(alpha: Tensor | nn.Module | float, score: AttentionScore) -> No
     if not isinstance(alpha, (Tensor, nn.Module)):
         if not as_number(alpha) >= 1:
             raise ValueError(f"alpha must be at least 1, got {alpha!r}")
+    # Numbers of tensors and of other modules are only known in calls, whose densities check them.
     bound = alpha.high if isinstance(alpha, LearnedAlpha) else alpha
     most = score.most_alpha
     if not isinstance(bound, (Tensor, nn.Module)) and bound > most:

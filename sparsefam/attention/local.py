@@ -34,7 +34,7 @@ __all__ = ["LocalScore", "SplitScore"]
 
 # The largest offset, and the largest standard deviation, over the reach; the largest reach.
 _MOST, _FARTHEST = 2.0, 0.5
-# The least standard deviation of a density, as a share of the domain.
+# The least standard deviation of a density, as a fraction of the domain.
 _LEAST = 1e-3
 
 
@@ -49,7 +49,7 @@ class LocalScore(AttentionScore):
 
     Heads are then taps of a convolution in continuous time, which see a shape wherever it occurs.
     Offsets start evenly between $\pm r (b - a)$, and $\sigma_h$ as half the distance of two
-    neighbours. In D dimensions every axis has its own offset and $\sigma$, and the covariance
+    neighbors. In D dimensions every axis has its own offset and $\sigma$, and the covariance
     $L L^\top$ has the factor $L_{ij} = \sigma_i \ell_{ij}$ with $\ell_{ii} = 1$ and, for $j < i$,
     $\ell_{ij}$ initially 0.
 
@@ -59,7 +59,7 @@ class LocalScore(AttentionScore):
     to later values too: for causal attention pass `attn_mask`.
 
     Args:
-        reach: r, the share of the domain over which offsets are spread when training starts.
+        reach: r, the fraction of the domain over which offsets are spread when training starts.
             Offsets and standard deviations stay below twice the reach, at any temperature.
 
     Raises:
@@ -87,7 +87,7 @@ class LocalScore(AttentionScore):
     def prepare(self, dimensions: Dimensions) -> None:
         """Make the parameters."""
         self.heads, ndim = dimensions.num_heads, len(dimensions.box)
-        # Of each head: offsets, standard deviations and the lower triangle.
+        # Channels of a head: offsets, standard deviations and the lower triangle.
         self._sizes = [ndim, ndim, ndim * (ndim - 1) // 2]
         count = self.heads * sum(self._sizes)
         self.bias = nn.Parameter(torch.empty(count, **dimensions.factory))
@@ -98,14 +98,17 @@ class LocalScore(AttentionScore):
         ndim = len(self.box)
         channels = self.bias.unflatten(0, (self.heads, -1))
         offsets, deviations, triangle = channels.split(self._sizes, -1)
+        # Offsets between -reach and reach, by the inverse of the tanh in `density`.
         offsets.copy_(torch.atanh((2 * initial_centers(self.heads, ndim) - 1) / _MOST))
         width = max(self.reach * self.heads ** (-1 / ndim), 1.1 * _LEAST)
-        share = (width - _LEAST) / (self.margin - _LEAST)
-        deviations.fill_(math.log(share / (1 - share)))
+        # The sigmoid of `density` is inverted likewise, by the logit.
+        fraction = (width - _LEAST) / (self.margin - _LEAST)
+        deviations.fill_(math.log(fraction / (1 - fraction)))
         triangle.zero_()
 
     def forward(self, query: Tensor, key: Tensor | None = None) -> Tensor:
         """Return channels (B, 1, channels), without the rounding of autocast."""
+        # A length of 1 in place of Lq: channels do not depend on the query.
         return to_single(self.bias).expand(query.shape[0], 1, -1)
 
     def density(
@@ -118,7 +121,8 @@ class LocalScore(AttentionScore):
         ndim, most = len(self.box), self.margin
         positions = self._inside(observed).to(offsets.dtype).unsqueeze(1)
         mean = positions + (high - low) * most * torch.tanh(offsets)
-        # The width of a density is a power of its score's, whose square temperature multiplies.
+        # Temperature T multiplies sigma^2 of a quadratic score, whose density has a width
+        # proportional to sigma^(2 / (2 + D (alpha - 1))).
         power = 1 / (2 + ndim * (alpha - 1))
         stretch = temperature ** (power if isinstance(power, float) else power[..., None])
         deviations = _LEAST + (most - _LEAST) * torch.sigmoid(deviations)
@@ -135,7 +139,7 @@ class LocalScore(AttentionScore):
         mode = super()._mode(observed)
         if len(self.box) > 1:
             return mode
-        # Queries differ by their positions only.
+        # Queries differ by their positions only: steps are relative to the first of all examples.
         positions = self._inside(observed).squeeze(-1)
         ((low, high),) = self.box
         shifts = Shifts(positions - positions[:1, :1], self.margin * (high - low))
@@ -150,7 +154,7 @@ class LocalScore(AttentionScore):
 
 
 class SplitScore(AttentionScore):
-    """Heads of several quadratic scores in one layer, such as local ones and places.
+    """Heads of several quadratic scores in one layer, such as local ones and heads at locations.
 
     `ContinuousAttention` makes it of a list: `score=[("local", 4), ("quadratic", 4)]`.
 
@@ -191,25 +195,26 @@ class SplitScore(AttentionScore):
             score.reset_parameters()
 
     def forward(self, query: Tensor, key: Tensor) -> list[Any]:
-        """Return what each score projects."""
+        """Return the projections of each score."""
         return [score(query, key) for score in self._scores()]
 
     def density(
         self, projected: Any, alpha: Tensor | float, temperature: float, observed: Observed
     ) -> SparseDistribution:
-        """Return densities (B, heads, Lq), those of the first score first."""
-        parts: list[Any] = [
+        """Return densities (B, heads, Lq), in the order of the scores."""
+        # All are elliptical with one alpha, so that their parameters can be joined.
+        densities: list[Any] = [
             score.density(channels, _of_heads(alpha, heads), temperature, observed)
             for score, channels, heads in zip(self._scores(), projected, self._heads(), strict=True)
         ]
-        loc = torch.cat([p.loc for p in parts], 1)
+        loc = torch.cat([p.loc for p in densities], 1)
         is_normal = not isinstance(alpha, Tensor) and alpha == 1
         if len(self.box) > 1:
-            factor = torch.cat([p.scale_tril for p in parts], 1)
+            factor = torch.cat([p.scale_tril for p in densities], 1)
             if is_normal:
                 return MultivariateNormal(loc, scale_tril=factor)
             return MultivariateBetaGaussian(loc, factor, alpha)
-        scale = torch.cat([p.scale for p in parts], 1)
+        scale = torch.cat([p.scale for p in densities], 1)
         return Normal(loc, scale) if is_normal else BetaGaussian(loc, scale, alpha)
 
     def contexts(
@@ -220,11 +225,11 @@ class SplitScore(AttentionScore):
         observed: Observed,
     ) -> Tensor:
         """Return contexts (B, Lq, heads, E), each score's as it computes them."""
-        parts = zip(self._scores(), self._heads(), strict=True)
+        pairs = zip(self._scores(), self._heads(), strict=True)
         return torch.cat(
             [
                 score.contexts(density[:, heads], basis, coefficients[:, :, heads], observed)
-                for score, heads in parts
+                for score, heads in pairs
             ],
             2,
         )
@@ -233,7 +238,7 @@ class SplitScore(AttentionScore):
         return list(cast(Any, self.scores))
 
     def _heads(self) -> list[slice]:
-        """Return which heads are whose."""
+        """Return the slice of heads of each score."""
         ends = list(accumulate(self.counts))
         return [slice(end - count, end) for end, count in zip(ends, self.counts, strict=True)]
 
@@ -245,7 +250,7 @@ def _is_quadratic(score: object) -> bool:
 
 
 def _of_heads(alpha: Tensor | float, heads: slice) -> Tensor | float:
-    """Return the alpha of some heads, of one that broadcasts to (B, heads, Lq)."""
+    """Return the alpha of a slice of heads from one that broadcasts to (B, heads, Lq)."""
     if not isinstance(alpha, Tensor) or alpha.dim() < 2 or alpha.shape[-2] == 1:
         return alpha
     return alpha[..., heads, :]

@@ -23,10 +23,10 @@ _STEPS = 20
 class ForgettingMemory(nn.Module):
     r"""The sums of a regression over all chunks so far, with less weight for older chunks.
 
-    With $\gamma$ = `forgetting_factor` the function after k chunks minimises the sum of the penalty
-    and the squared residuals, those of chunk j times $\gamma^{k - j}$. At $\gamma = 1$ this is the
-    function of the whole sequence, to rounding. The state has about N (N + E) numbers for each
-    example, however long the sequence.
+    With $\gamma$ = `forgetting_factor` the function after k chunks minimizes the sum of the penalty
+    and the squared residuals, which chunk j enters with the factor $\gamma^{k - j}$. At
+    $\gamma = 1$ this is the function of the whole sequence, to rounding. The state has about
+    N (N + E) numbers for each example, however long the sequence.
 
     Args:
         regression: How functions are fitted.
@@ -48,7 +48,7 @@ class ForgettingMemory(nn.Module):
     def __init__(self, regression: RidgeRegression, forgetting_factor: float = 1.0) -> None:
         super().__init__()
         _check_regression(regression)
-        if not _is_positive_share(forgetting_factor):
+        if not _is_positive_fraction(forgetting_factor):
             rule = "forgetting_factor must be above 0 and at most 1"
             raise ValueError(f"{rule}, got {forgetting_factor!r}")
         self.regression, self.forgetting_factor = regression, float(forgetting_factor)
@@ -69,8 +69,8 @@ class ForgettingMemory(nn.Module):
         Args:
             positions: As for `RidgeRegression.fit`, in the domain of the whole sequence.
             values: As for `RidgeRegression.fit`.
-            state: What the last call returned; None before the first. Pass `state.detach()` to stop
-                gradients there.
+            state: The state from the last call; None before the first. Pass `state.detach()` to
+                stop gradients there.
             mask: As for `RidgeRegression.fit`.
             reset: Shape (B,), True where an example starts anew and its past is forgotten.
 
@@ -93,20 +93,20 @@ class ContractingMemory(nn.Module):
     towards 0 and become smoother. The state is the last function, (N + 1) E numbers for each
     example.
 
-    Memories are *sticky* if chunks come with the density that attended to the last function. What
-    was attended to then gets more room: the past moves from t to $\tau G(t)$, where
+    Memories are *sticky* if chunks come with the density that attended to the last function. Times
+    of much attention then get more room: the past moves from t to $\tau G(t)$, where
 
     $$G(t) = (1 - \kappa)\, t + \kappa\, F(t), \qquad V_{new}(\tau s) \approx V(G^{-1}(s)),$$
 
     with F the distribution function, averaged over heads and queries, and $\kappa$ = `stickiness`.
-    Where F is flat, the past keeps the share $1 - \kappa$ of its room. At $\kappa = 1$ it would be
-    forgotten there, at once and for good.
+    Where F is flat, the past keeps the fraction $1 - \kappa$ of its room. At $\kappa = 1$ it would
+    be forgotten there, at once and for good.
 
     Args:
         regression: How functions are fitted, with a basis on [0, 1].
         tau: The part of [0, 1] that the past gets, in (0, 1).
         samples: Number of values of the past that are fitted.
-        stickiness: $\kappa \in [0, 1]$, the share of the room of the past that densities
+        stickiness: $\kappa \in [0, 1]$, the fraction of the room of the past that densities
             distribute.
 
     Raises:
@@ -127,12 +127,12 @@ class ContractingMemory(nn.Module):
     ) -> None:
         super().__init__()
         _check_regression(regression)
-        if not _is_positive_share(tau) or tau == 1:
+        if not _is_positive_fraction(tau) or tau == 1:
             raise ValueError(f"tau must be between 0 and 1, got {tau!r}")
         require_integer("samples", samples, 1)
         if regression.basis.event_shape:
             raise ValueError(f"regression must have a basis of numbers, got {regression.basis}")
-        if stickiness != 0 and not _is_positive_share(stickiness):
+        if stickiness != 0 and not _is_positive_fraction(stickiness):
             raise ValueError(f"stickiness must be from 0 to 1, got {stickiness!r}")
         self.regression, self.tau, self.samples = regression, float(tau), samples
         self.stickiness = float(stickiness)
@@ -154,7 +154,7 @@ class ContractingMemory(nn.Module):
         Args:
             positions: Within the chunk, in [0, 1]: shape (B, L), or (L,) for all.
             values: Shape (B, L, E).
-            state: What the last call returned; None before the first. Its shape is (B, N + 1, E),
+            state: The state from the last call; None before the first. Its shape is (B, N + 1, E),
                 the coefficients and the constant, or (B, N, E) with a ridge penalty.
             mask: As for `RidgeRegression.fit`.
             reset: Shape (B,), True where an example starts anew.
@@ -177,6 +177,7 @@ class ContractingMemory(nn.Module):
         if state is None:
             function = self.regression.fit(positions, values, mask)
             return function, _as_state(function)
+        # The past is refitted in [0, tau] from samples, and the chunk is moved behind it.
         later = self.tau + (1 - self.tau) * positions
         if reset is not None:
             later = torch.where(reset.unsqueeze(-1), positions, later)
@@ -198,7 +199,7 @@ class ContractingMemory(nn.Module):
         Raises:
             ValueError: As `forward`.
         """
-        return self.tau * (t if density is None else self._share(density, len(t))(t))
+        return self.tau * (t if density is None else self._relocation(density, len(t))(t))
 
     def _past(self, state: Tensor, density: SparseDistribution | None) -> NormalEquations:
         """Return sums over samples of the last functions in [0, tau]."""
@@ -206,15 +207,17 @@ class ContractingMemory(nn.Module):
         s = ((steps + 0.5) / self.samples).unsqueeze(0)
         source = s
         if density is not None:
-            share = self._share(density, len(state))
+            # G increases with slope at least 1 - stickiness: its root in [0, 1] is unique below 1.
+            relocation = self._relocation(density, len(state))
             low = torch.zeros(density.batch_shape[0], 1, dtype=dtype_of(density), device=s.device)
-            source = increasing_root(lambda t: share(t) - s, low, low + 1, _STEPS).to(s)
+            source = increasing_root(lambda t: relocation(t) - s, low, low + 1, _STEPS).to(s)
+        # The state ends with a row of constants, or with none under a ridge penalty.
         size = len(self.regression.basis)
         coefficients, constant = state.double().split([size, state.shape[1] - size], 1)
         past = ValueFunction(self.regression.basis, coefficients)(source) + constant.sum(1, True)
         return self.regression._unchecked_statistics(self.tau * s, past)
 
-    def _share(self, density: SparseDistribution, batch: int) -> Callable[[Tensor], Tensor]:
+    def _relocation(self, density: SparseDistribution, batch: int) -> Callable[[Tensor], Tensor]:
         """Return G, from and to shape (batch or 1, T)."""
         if (
             not isinstance(density, SparseDistribution)
@@ -229,9 +232,10 @@ class ContractingMemory(nn.Module):
 
         def mass(t: Tensor) -> Tensor:
             rows = t.mT.reshape(*t.mT.shape, *(1,) * (len(density.batch_shape) - 1))
-            below = p.cdf(rows).reshape(len(rows), -1, density.batch_shape[1:].numel())
-            return below.mean(-1).mT
+            cdf = p.cdf(rows).reshape(len(rows), -1, density.batch_shape[1:].numel())
+            return cdf.mean(-1).mT  # over heads and queries
 
+        # Mass outside [0, 1] is spread evenly: G(0) = 0 and G(1) = 1 whatever the density.
         ends = torch.tensor([[0.0, 1.0]], dtype=dtype_of(density), device=density.alpha.device)
         first, last = mass(ends).split(1, -1)
         return lambda t: t + self.stickiness * (mass(t) - first - (last - first) * t)
@@ -254,7 +258,7 @@ def _factors(forgetting_factor: float, reset: Tensor | None, values: Tensor) -> 
     return factors.masked_fill(reset, 0.0)
 
 
-def _is_positive_share(x: object) -> bool:
+def _is_positive_fraction(x: object) -> bool:
     return 0 < as_number(x) <= 1
 
 

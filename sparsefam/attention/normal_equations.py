@@ -1,7 +1,7 @@
 """Normal equations of regressions: sums over observations, and penalties by cross-validation."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Size, Tensor
@@ -23,7 +23,7 @@ _TIE, _RESOLVED = 1e-11, 1e3
 class NormalEquations(NamedTuple):
     r"""Sums over positions, in float64: all that `RidgeRegression` keeps of its observations.
 
-    The sums of two parts of a sequence add up to the whole sequence's; see `plus`.
+    The sums over two pieces of a sequence add up to the sums over the whole; see `plus`.
 
     Attributes:
         gram: $F^\top F$, shape (B, N, N), or (1, N, N) if all examples share their positions.
@@ -55,20 +55,21 @@ class NormalEquations(NamedTuple):
             ValueError: If the sizes differ, or `forgetting_factor` has another shape or range.
         """
         check_equations("other", other, self.cross.shape)
-        options: Any = {"dtype": self.cross.dtype, "device": self.cross.device}
-        weights = torch.as_tensor(forgetting_factor, **options)
+        cross = self.cross
+        weights = torch.as_tensor(forgetting_factor, dtype=cross.dtype, device=cross.device)
         check_shape("forgetting_factor", weights, (), self.num_observations.shape)
         rule = "forgetting_factor must be from 0 to 1"
         require_all((weights >= 0) & (weights <= 1), rule, weights)
-        parts = []
+        # The old sums are replaced where their weight is 0, since 0 times NaN is NaN.
+        sums = []
         for old, new in zip(self, other, strict=True):
             weight = weights.reshape([*weights.shape, *[1] * (old.ndim - 1)])
-            parts.append(weight * torch.where(weight == 0, 0, old) + new)
-        return NormalEquations(*parts)
+            sums.append(weight * torch.where(weight == 0, 0, old) + new)
+        return NormalEquations(*sums)
 
     def detach(self) -> "NormalEquations":
         """Return the same numbers, cut off from the graph."""
-        return NormalEquations(*(part.detach() for part in self))
+        return NormalEquations(*(x.detach() for x in self))
 
 
 def check_equations(name: str, statistics: NormalEquations, shape: Size) -> None:
@@ -85,7 +86,7 @@ def check_equations(name: str, statistics: NormalEquations, shape: Size) -> None
 
 
 def gcv_penalty(statistics: NormalEquations) -> Tensor:
-    r"""Minimise generalised cross-validation for each example; return penalties of shape (B,).
+    r"""Minimize generalized cross-validation for each example; return penalties of shape (B,).
 
     $$\mathrm{GCV}(\lambda) = \frac{n \lVert H - F C_\lambda \rVert^2}
         {[n - \operatorname{tr} F (F^\top F + \lambda I)^{-1} F^\top]^2}$$
@@ -95,7 +96,7 @@ def gcv_penalty(statistics: NormalEquations) -> Tensor:
     cannot resolve, are replaced by that bound. Of penalties that tie the smallest is chosen.
 
     First derivatives are by the implicit function theorem at a minimum inside the range; at its
-    ends, and where residuals are not resolved, they are those of the trace.
+    ends, and where residuals are not resolved, the penalty has the derivatives of the trace.
 
     References:
         Golub, Heath and Wahba (1979), Generalized Cross-Validation as a Method for Choosing a Good
@@ -103,7 +104,7 @@ def gcv_penalty(statistics: NormalEquations) -> Tensor:
     """
     with torch.no_grad():
         curve = _gcv_curve(NormalEquations(*(x.detach() for x in statistics)))
-        log_penalty = _minimise(
+        log_penalty = _minimize(
             curve, _trace(statistics.gram).expand_as(statistics.cross[..., 0, :1])
         )
         _, slope, curvature, error = (x.squeeze(-1) for x in curve(log_penalty.unsqueeze(-1)))
@@ -112,6 +113,7 @@ def gcv_penalty(statistics: NormalEquations) -> Tensor:
         penalty = log_penalty.exp()
     if not torch.is_grad_enabled():
         return penalty
+    # At a root of the slope s(log l, x): d log l / dx = -(ds/dx) / (ds/d log l), s' the curvature.
     trace, slope = _trace(statistics.gram).squeeze(-1), _gcv_slope(statistics, penalty, stationary)
     change = torch.where(stationary, -rate * (slope - slope.detach()), trace / trace.detach() - 1)
     return penalty * (1 + differentiable_once(change))
@@ -124,6 +126,9 @@ def _gcv_curve(statistics: NormalEquations) -> Curve:
     """Return a function of log penalties: log GCV, two derivatives, and a bound on rounding."""
     gram, cross, squares, count, *_ = statistics
     eigenvalues, vectors = torch.linalg.eigh(gram)
+    # In the eigenbasis F'F = U diag(e) U', with b = U'F'H, the residual sum of squares is
+    # |H|^2 - sum b^2 / (e + l) (1 + l / (e + l)), and tr F (F'F + l I)^-1 F' = sum e / (e + l):
+    # Golub, Heath and Wahba (1979). Every penalty then costs O(N).
     eps, size = torch.finfo(gram.dtype).eps, gram.shape[-1]
     # Eigenvalues that are zero but for rounding have no degrees of freedom.
     noise = size * eps * eigenvalues[..., -1:]
@@ -135,15 +140,16 @@ def _gcv_curve(statistics: NormalEquations) -> Curve:
         penalty = log_penalty.exp().unsqueeze(-1)
         shrunk = penalty / (eigenvalues + penalty)
         kept = 1 - shrunk
-        share = projections / (eigenvalues + penalty)
-        residual = squares - (share * (1 + shrunk)).sum(-1)
+        explained = projections / (eigenvalues + penalty)
+        residual = squares - (explained * (1 + shrunk)).sum(-1)
         noise = 4 * eps * (trace / log_penalty.exp()).sqrt() * squares
-        known = residual > noise
-        residual = torch.where(known, residual, noise).clamp_min(_TINY)
-        slope = 2 * (share * shrunk.square()).sum(-1)
-        slope = torch.where(known, slope, -0.5 * noise) / residual
-        second = 2 * (share * shrunk.square() * (2 * kept - shrunk)).sum(-1)
-        second = torch.where(known, second, 0.25 * noise) / residual
+        resolved = residual > noise
+        residual = torch.where(resolved, residual, noise).clamp_min(_TINY)
+        # Derivatives in log l, where l / (e + l) has the derivative e l / (e + l)^2.
+        slope = 2 * (explained * shrunk.square()).sum(-1)
+        slope = torch.where(resolved, slope, -0.5 * noise) / residual
+        second = 2 * (explained * shrunk.square() * (2 * kept - shrunk)).sum(-1)
+        second = torch.where(resolved, second, 0.25 * noise) / residual
         freedom = (count - size + shrunk.sum(-1)).clamp_min(_TINY)
         freedom_slope = (kept * shrunk).sum(-1) / freedom
         freedom_second = (kept * shrunk * (kept - shrunk)).sum(-1) / freedom
@@ -157,8 +163,8 @@ def _gcv_curve(statistics: NormalEquations) -> Curve:
     return curve
 
 
-def _minimise(curve: Curve, trace: Tensor) -> Tensor:
-    """Minimise over log penalties by nested grids and Newton steps; trace (B, 1), result (B,)."""
+def _minimize(curve: Curve, trace: Tensor) -> Tensor:
+    """Minimize over log penalties by nested grids and Newton steps; trace (B, 1), result (B,)."""
     lowest, highest = (trace * _LOWEST).log(), (trace * _HIGHEST).log()
     low, high = lowest, highest
     for count in (_COARSE, *[_FINE] * _REFINEMENTS):
@@ -166,10 +172,12 @@ def _minimise(curve: Curve, trace: Tensor) -> Tensor:
         points = low + (high - low) * grid
         height, _, _, error = curve(points)
         height = height + error
+        # The first of equals, so that rounding does not choose among penalties of a flat curve.
         ties = height <= height.amin(-1, keepdim=True) + _TIE
         best = points.gather(-1, ties.byte().argmax(-1, keepdim=True))
         step = (high - low) / (count - 1)
         low, high = torch.maximum(best - step, lowest), torch.minimum(best + step, highest)
+    # Steps that leave the bracket of the last grid, or whose curvature is rounding, are not taken.
     for _ in range(_NEWTON_STEPS):
         _, slope, curvature, error = curve(best)
         newton = best - slope / curvature
@@ -179,7 +187,7 @@ def _minimise(curve: Curve, trace: Tensor) -> Tensor:
 
 
 def _trace(gram: Tensor) -> Tensor:
-    """Trace (B or 1, 1), positive."""
+    """Return traces (B or 1, 1), at least tiny."""
     return gram.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True).clamp_min(_TINY)
 
 
@@ -189,6 +197,8 @@ def _gcv_slope(statistics: NormalEquations, penalty: Tensor, stationary: Tensor)
     size = gram.shape[-1]
     eye = torch.eye(size, dtype=gram.dtype, device=gram.device)
     ridge = penalty[:, None, None]
+    # The formulas of `_gcv_curve` without eigenvectors, whose derivatives divide by differences of
+    # eigenvalues: tr (G + l I)^-1 and its like are smooth where these coincide.
     factor = torch.linalg.cholesky_ex(
         torch.where(stationary[:, None, None], gram + ridge * eye, eye)
     )[0]

@@ -13,7 +13,7 @@ __all__ = ["Readout"]
 
 
 class Readout(nn.Module):
-    r"""Means of a value function over parts of the domain: what follows an encoder.
+    r"""Summarizes a value function by its means over parts of the domain, after an encoder.
 
     The values of a sequence become a function V by a regression, and the result is
     $\int_{I_k} V(t)\,dt / |I_k|$ for intervals $I_k$, side by side. Unlike the mean over frames it
@@ -87,5 +87,5 @@ class Readout(nn.Module):
         else:
             loc, scale = self._equal_parts(function.coefficients)
         # Uniform densities are the beta-Gaussians at infinity.
-        parts = BetaGaussian(loc, scale, math.inf).expand([1, self.parts])
-        return function.expect(parts).flatten(1)
+        uniform = BetaGaussian(loc, scale, math.inf).expand([1, self.parts])
+        return function.expect(uniform).flatten(1)

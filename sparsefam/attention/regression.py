@@ -1,4 +1,4 @@
-"""Value functions: observations at irregular locations, smoothed by penalised regression."""
+"""Value functions: observations at irregular locations, smoothed by penalized regression."""
 
 import math
 import warnings
@@ -39,25 +39,25 @@ __all__ = ["RidgeRegression"]
 # Numbers in the design matrix and the values of a chunk, and the least number of rows with which
 # matrix products are fast.
 _NUMBERS, _LEAST_ROWS = 2**19, 256
-# A domain and the range of a basis that share less than this part of the longer one disagree.
-_LEAST_SHARED = 0.1
-# Positions of an example, about, that are looked at for a warning.
-_LOOKED_AT = 64
+# A domain and the range of a basis disagree if their overlap is below this fraction of the longer.
+_LEAST_OVERLAP = 0.1
+# Positions of an example, about, that are checked for a warning.
+_CHECKED = 64
 
 # The default factor of the roughness on the line, and beyond, where few functions cover an axis.
 SMOOTHING, SMOOTHING_OF_VECTORS = 3e-3, 0.1
-# Share of the diagonal of a roughness that is added to it, and the least one of functions, relative
-# to the mean. The share hardly changes errors of contexts; without it coefficients are thousands of
-# times as large as the values, and lose as much in float32.
+# Fraction of the diagonal of a roughness that is added to it, and the least roughness of a function
+# relative to the mean. The ridge hardly changes errors of contexts; without it coefficients are
+# thousands of times as large as the values, and lose as much in float32.
 _RIDGE, _LEAST_ROUGHNESS = 1e-3, 1e-6
 # Functions of a default basis on each of one, two, three or more axes, and their widths in steps.
 _COUNTS, _MANY_AXES, _OVERLAP = {1: 64, 2: 10, 3: 6}, 4, 1.5
 
 
 class RidgeRegression(nn.Module):
-    r"""Fits a value function to observations by penalised least squares on a basis.
+    r"""Fits a value function to observations by penalized least squares on a basis.
 
-    By default the function is penalised for its roughness, around the mean of the values:
+    By default the function is penalized for its roughness, around the mean of the values:
 
     $$V = \bar h + C^\top \psi, \qquad
         C = \arg\min_C \sum_\ell \lVert V(t_\ell) - h_\ell \rVert^2
@@ -70,7 +70,7 @@ class RidgeRegression(nn.Module):
     variance of the noise over the variance of the change of V across the domain. To S a thousandth
     of its diagonal is added, which keeps the coefficients of overlapping functions small.
 
-    With `penalty` it is the ridge regression of the papers, which penalises coefficients and has no
+    With `penalty` it is the ridge regression of the papers, which penalizes coefficients and has no
     constant:
 
     $$V = C^\top \psi, \qquad
@@ -90,7 +90,7 @@ class RidgeRegression(nn.Module):
             on a grid over the domain, 64 on the line, 100 in 2-D, 216 in 3-D.
         penalty: The ridge penalty $\lambda \ge 0$ of the papers, or "gcv".
         smoothing: The factor $\lambda \ge 0$ of the roughness, or "gcv": for each example the
-            minimiser of generalised cross-validation over all its channels, which is differentiable
+            minimizer of generalized cross-validation over all its channels, which is differentiable
             once. None, without `penalty`: 0.003, and 0.1 in more than one dimension.
         domain: The range of locations, as ends (low, high) for all axes or for each. It scales the
             roughness, and is where bases without a bounded range are integrated. Without a basis it
@@ -179,7 +179,7 @@ class RidgeRegression(nn.Module):
         Args:
             positions: Locations of the observations, in any order: shape (B, L), or (B, L, D) for a
                 basis on D dimensions. Without the B, or with 1 in its place, all examples share
-                them, and with them a single factorisation.
+                them, and with them a single factorization.
             values: The observations, shape (B, L, E).
             mask: Shape (B, L), True where an observation takes part. Other observations are
                 never read, so padding cannot leak. None: all take part.
@@ -221,8 +221,8 @@ class RidgeRegression(nn.Module):
     ) -> NormalEquations:
         """Compute the sums over observations from which `solve` makes a function.
 
-        The arguments are those of `fit`. The sums over pieces of a sequence add up to the sum over
-        the whole.
+        Takes the arguments of `fit`. The sums over pieces of a sequence add up to the sum over the
+        whole.
 
         Returns:
             The sums.
@@ -244,7 +244,7 @@ class RidgeRegression(nn.Module):
         return self._unchecked_statistics(positions, values, mask, weights)
 
     def _check_values(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> None:
-        """Raise ValueError unless what takes part is finite; warn if functions are zero there."""
+        """Raise ValueError unless observations are finite; warn if functions are zero there."""
         if self.validate_args:
             require_finite("positions", positions, values.shape, mask)
             require_finite("values", values, values.shape, mask)
@@ -252,7 +252,7 @@ class RidgeRegression(nn.Module):
                 self._warn_if_unreached(positions, mask)
 
     def solve(self, statistics: NormalEquations, dtype: torch.dtype | None = None) -> ValueFunction:
-        """Minimise the penalised sum of squares.
+        """Minimize the penalized sum of squares.
 
         Args:
             statistics: Sums over observations, as from `statistics`.
@@ -320,16 +320,17 @@ class RidgeRegression(nn.Module):
         shape = (batch, *features.shape[1:-1], length)
         right = features.double().reshape(len(features), -1, len(self.basis)).mT
         right = right.expand(batch, -1, -1)
-        solved, rest = self._weigh(statistics, right)
+        # The constant is mean(h) - mean(psi)' C, which gives each observation the same weight.
+        solved, missing = self._weigh(statistics, right)
         positions = positions.reshape(-1, length, *self.basis.event_shape)
         positions = zero_masked(positions, mask)
         design: Tensor = self.basis(positions.double()).double()
-        found = (design @ solved).mT + rest.unsqueeze(-1)
+        counts = (design @ solved).mT + missing.unsqueeze(-1)
         if weights is not None:
-            found = found * self._check_weights(weights, values, mask).unsqueeze(1)
+            counts = counts * self._check_weights(weights, values, mask).unsqueeze(1)
         if mask is not None:
-            found = torch.where(mask.unsqueeze(1), found, 0)
-        return found.to(torch.promote_types(values.dtype, torch.float32)).reshape(shape)
+            counts = torch.where(mask.unsqueeze(1), counts, 0)
+        return counts.to(torch.promote_types(values.dtype, torch.float32)).reshape(shape)
 
     def _check_observations(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """Return positions (B or 1, L, *event); raise ValueError if shapes or dtypes do not fit."""
@@ -372,10 +373,11 @@ class RidgeRegression(nn.Module):
         """Sum over observations."""
         batch, length, channels = values.shape
         basis, given = self.basis, self.chunk_size
+        # Shared positions have one Gram matrix, but with weights each example has its own.
         if weights is not None:
             positions = positions.expand(batch, *positions.shape[1:])
-        each = max(batch, 1) * (len(basis) + channels)
-        rows = given or max(_LEAST_ROWS, _NUMBERS // each)
+        columns = max(batch, 1) * (len(basis) + channels)
+        rows = given or max(_LEAST_ROWS, _NUMBERS // columns)
         sums = normal_sums(basis, positions, values, mask, weights, rows)
         gram, cross, squares, functions, values_sum = sums
         if weights is not None:
@@ -385,14 +387,14 @@ class RidgeRegression(nn.Module):
         return NormalEquations(gram, cross, squares, count, functions, values_sum)
 
     def _warn_if_unreached(self, positions: Tensor, mask: Tensor | None) -> None:
-        """Warn, with the first fit, if many of some positions are where all functions are zero."""
+        """Warn, with the first fit, if all functions are zero at positions of a sample."""
         self._has_fitted = True
-        some = slice(None, None, 1 + positions.shape[1] // _LOOKED_AT)
+        sample = slice(None, None, 1 + positions.shape[1] // _CHECKED)
         with torch.no_grad():
-            size = self.basis(positions[:, some].double()).abs().amax(-1)
+            size = self.basis(positions[:, sample].double()).abs().amax(-1)
         unreached = size < torch.finfo(torch.float32).tiny
         if mask is not None:
-            unreached = unreached.expand(mask[:, some].shape)[mask[:, some]]
+            unreached = unreached.expand(mask[:, sample].shape)[mask[:, sample]]
         if unreached.any():
             warnings.warn(
                 f"{unreached.double().mean():.2g} of the positions lie where all functions of the "
@@ -415,6 +417,7 @@ class RidgeRegression(nn.Module):
         tensors = chain((positions,), self.basis.parameters(), self.basis.buffers())
         if self._factor == "gcv" or any(x.requires_grad for x in tensors):
             return False
+        # The comparison below would fix the sizes of an exported graph.
         if exported():
             return True
         batch, length, channels = values.shape
@@ -435,6 +438,7 @@ class RidgeRegression(nn.Module):
         with full_precision(values):
             design = self.basis(zero_masked(positions, mask).double()).double()
             design = zero_masked(design, mask)
+            # The normal equations in float64, whose condition is the square of the design's.
             gram = design.mT @ design
             matrix = gram + factor * self._penalty_matrix(gram)
             if self.smoothing is not None:
@@ -448,7 +452,7 @@ class RidgeRegression(nn.Module):
         return ValueFunction(self.basis, coefficients.to(dtype), factor, constant)
 
     def _solve(self, statistics: NormalEquations, dtype: torch.dtype) -> ValueFunction:
-        """Minimise the penalised sum of squares."""
+        """Minimize the penalized sum of squares."""
         statistics, constant, factor = self._prepare(statistics)
         coefficients = self._solve_system(statistics, factor, statistics.cross)
         # Coefficients may cancel: rounded to half precision they would lose more than values do.
@@ -457,18 +461,22 @@ class RidgeRegression(nn.Module):
         return ValueFunction(self.basis, coefficients.to(dtype), factor, constant)
 
     def _weigh(self, statistics: NormalEquations, right: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Return $K^{-1} Y$ for Y (B, N, Q), and what all weights $F K^{-1} Y$ lack, (B, Q)."""
+        r"""Return $K^{-1} Y$ for Y (B, N, Q), and the summand of all weights $F K^{-1} Y$, (B, Q).
+
+        With a constant, weights sum to 1: the summand is an n-th of the difference. Else it is 0.
+        """
         statistics, constant, factor = self._prepare(statistics)
         solved = self._solve_system(statistics, factor, right)
         if constant is None:
             return solved, torch.zeros_like(solved[:, 0])
         total = (statistics.sum_of_functions.unsqueeze(1) @ solved).squeeze(1)
+        # Weights sum to 1: the fit reproduces constants.
         return solved, (1 - total) / statistics.num_observations.unsqueeze(-1)
 
     def _prepare(
         self, statistics: NormalEquations
     ) -> tuple[NormalEquations, Tensor | None, Tensor | float]:
-        """Check sums; return those of values less their mean, the mean (B, E), and the factor."""
+        """Check sums; return sums of values less their mean, the mean (B, E), and the factor."""
         if self.validate_args:
             check_finite("statistics.gram", statistics.gram, "finite")
             check_finite("statistics.cross", statistics.cross, "finite")
@@ -477,6 +485,7 @@ class RidgeRegression(nn.Module):
         gram, cross, squares, count, functions, values = statistics
         mean = None
         if self.smoothing is not None:
+            # F'(H - 1 m') = F'H - (F'1) m', and |H - 1 m'|^2 = |H|^2 - n |m|^2: no second pass.
             mean = values / count.unsqueeze(-1)
             cross = cross - functions.unsqueeze(-1) * mean.unsqueeze(1)
             squares = squares - count * mean.square().sum(-1)
@@ -485,7 +494,8 @@ class RidgeRegression(nn.Module):
             return statistics, mean, float(self._factor)
         if mean is None:
             return statistics, mean, gcv_penalty(statistics)
-        # In coordinates in which the penalty is the sum of squares.
+        # Substituting L'C for C, with L L' = S, makes the penalty a sum of squares, which
+        # `gcv_penalty` minimizes: the Gram matrix becomes L^{-1} F'F L^{-T}.
         factor = torch.linalg.cholesky_ex(self._penalty_matrix(gram))[0]
         gram = torch.linalg.solve_triangular(factor, gram, upper=False).mT
         gram = torch.linalg.solve_triangular(factor, gram, upper=False)
@@ -496,8 +506,8 @@ class RidgeRegression(nn.Module):
         self, statistics: NormalEquations, factor: Tensor | float, right: Tensor
     ) -> Tensor:
         """Solve the normal equations with right sides (B, N, Q)."""
-        each = factor.reshape(-1, 1, 1) if isinstance(factor, Tensor) else factor
-        gram = statistics.gram + each * self._penalty_matrix(statistics.gram)
+        by_example = factor.reshape(-1, 1, 1) if isinstance(factor, Tensor) else factor
+        gram = statistics.gram + by_example * self._penalty_matrix(statistics.gram)
         solution, pivots = solve_shared(gram, right)
         # The largest number in a positive definite matrix is on its diagonal.
         self._check_pivots(pivots, gram.amax((-2, -1)), factor)
@@ -530,9 +540,11 @@ class RidgeRegression(nn.Module):
 def _default_basis(box: Box) -> GaussianRBF:
     """Return Gaussians on a grid over a box: 64 on the line, 100 in 2-D, 216 in 3-D.
 
-    They are as wide as one and a half steps of the grid, the longest one if axes differ.
+    They are as wide as one and a half steps of the grid, by the longest axis if axes differ.
     """
     count = _COUNTS.get(len(box), _MANY_AXES)
+    # Steps differ with the sides of the box, and a Gaussian has one width for all axes: the longest
+    # leaves no gaps.
     axes = [torch.linspace(low, high, count) for low, high in box]
     step = max(high - low for low, high in box) / (count - 1)
     return GaussianRBF(torch.cartesian_prod(*axes), _OVERLAP * step)
@@ -558,7 +570,7 @@ def _warn_of_another_range(basis: Basis, box: Box) -> None:
         return
     for (a, b), (low, high) in zip(box, basis.domain, strict=True):
         longer = max(b - a, high - low)
-        if longer < math.inf and min(b, high) - max(a, low) < _LEAST_SHARED * longer:
+        if longer < math.inf and min(b, high) - max(a, low) < _LEAST_OVERLAP * longer:
             warnings.warn(
                 f"the domain {(a, b)} and the range {(low, high)} of the basis share less than a "
                 "tenth of the longer one; leave domain out to take the range of the basis",

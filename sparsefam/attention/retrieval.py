@@ -24,7 +24,7 @@ def retrieve(
     temperature: float = 1.0,
     steps: int = 10,
 ) -> tuple[Tensor, SparseDistribution]:
-    r"""Return what a query retrieves from a function X, and the density that reads it.
+    r"""Retrieve from a function X: return the query after its steps, and the density that reads X.
 
     Every step replaces the query by a mean of X, $q \leftarrow \mathbb E_p[X(t)]$, where p is the
     density of the score $f(t) = q^\top X(t)/\tau$ relative to the uniform density on the basis's
@@ -33,8 +33,8 @@ def retrieve(
     memory; alpha above 1 reads X on a part of the domain only.
 
     Args:
-        function: X, for instance what `RidgeRegression.fit` or a memory returns: B functions with E
-            channels. The basis must have a bounded `domain`.
+        function: X, B functions with E channels, for instance from `RidgeRegression.fit` or a
+            memory. The basis must have a bounded `domain`.
         query: Shape (B, Lq, E).
         alpha: Entropic index in [1, 2].
         temperature: $\tau$, positive.
@@ -58,8 +58,8 @@ def retrieve(
         >>> t, frames = torch.linspace(0, 1, 50), torch.randn(1, 50, 8)
         >>> function = RidgeRegression(GaussianRBF.grid(50, 0.02), 1e-6).fit(t, frames)
         >>> noisy = frames[:, 20:21] + 0.5 * torch.randn(1, 1, 8)
-        >>> found, density = retrieve(function, noisy, alpha=1.5, temperature=0.1)
-        >>> found.shape
+        >>> retrieved, density = retrieve(function, noisy, alpha=1.5, temperature=0.1)
+        >>> retrieved.shape
         torch.Size([1, 1, 8])
     """
     if not isinstance(function, ValueFunction):
@@ -78,6 +78,7 @@ def retrieve(
         raise ValueError(f"temperature must be positive and finite, got {temperature!r}")
     require_integer("steps", steps, 1, _MOST)
     for _ in range(steps):
+        # The constant of X changes a score by a number, which the density does not depend on.
         weights = query @ function.coefficients.mT.to(query.dtype) / temperature
         density = rpm(BasisExpansion(weights, function.basis), alpha)
         query = function.expect(density)

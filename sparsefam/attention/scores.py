@@ -71,12 +71,12 @@ __all__ = [
     "initial_centers",
 ]
 
-# Shares of the domain: sigma when training starts, and the least that sigma, or the standard
+# Fractions of the domain: sigma when training starts, and the least that sigma, or the standard
 # deviation of matched moments, can become.
 _FIRST_SIGMA, _LEAST_SIGMA = 0.1, 1e-3
 # Gain of weights that are multiplied with queries when training starts: queries then differ little.
 _FIRST_GAIN = 0.1
-# Sigma of neighbouring components over the distance between them: their sum has no gaps.
+# Sigma of neighboring components over the distance between them: their sum has no gaps.
 _OVERLAP = 0.4
 # Least value of a learned alpha: nearer to 1, derivatives in alpha lose their digits in float32.
 _LEAST_ALPHA = 1.01
@@ -89,34 +89,36 @@ _LENGTH = 2.0
 # Tolerance of the quadrature of float32 kernel scores, which is not adapted as scores grow in
 # training: below the default of densities.
 _TOLERANCE = 1e-6
-# Share of the domain by which conversion between dtypes may move an inducing point.
+# Fraction of the domain by which conversion between dtypes may move an inducing point.
 _SLACK = 1e-2
 _TINY = 1e-30
 
 
 class Dimensions(NamedTuple):
-    """Sizes of a layer, which its score takes its own from."""
+    """Sizes of a layer, from which its score makes parameters."""
 
     embed_dim: int
     kdim: int
     num_heads: int
-    head_dim: int  # of what a head reads, and of its queries and keys
+    head_dim: int  # channels of the values of a head, and of its queries and keys
     box: Box  # the domain: an interval for each of its dimensions
     bias: bool
     factory: dict[str, Any]  # device and dtype of the parameters
 
 
 class Observed(NamedTuple):
-    """What densities may depend on besides the queries."""
+    """Inputs of densities besides the queries."""
 
     basis: Basis
-    # None where a layer reads a value function: (B or 1, L, *event), and what queries may read.
+    # Positions of the values (B or 1, L, *event). They, and the mask of positions that queries may
+    # read, are None where a layer reads a value function.
     positions: Tensor | None = None
     # Positions of the queries (B or 1, Lq, *event), None if the score does not read them.
     queries: Tensor | None = None
     mask: AttentionMask | None = None
-    # Coefficients (B, N, heads, F) of what `AttentionScore.beside` returned, with Lq before N if
-    # each query has its own; and its means where a query may read, (B, Lq or 1, heads, F).
+    # Coefficients (B, N, heads, F) of the functions that `AttentionScore.beside` asks for, with Lq
+    # before N if they differ by query; and means of their values over readable positions,
+    # (B, Lq or 1, heads, F).
     functions: Tensor | None = None
     means: Tensor | None = None
 
@@ -131,8 +133,8 @@ class AttentionScore(nn.Module):
         reads_keys: Whether densities depend on the keys.
         reads_positions: Whether densities depend on the positions of the queries.
         most_alpha: Largest alpha for which there are densities.
-        margin: The share of the domain by which the centre of a 1-D density may lie outside of it;
-            None if there is no bound. With a bound contexts are cheaper.
+        margin: The fraction of the domain by which the center of a 1-D density may lie outside of
+            it; None if there is no bound. With a bound contexts are cheaper.
     """
 
     reads_keys: bool = False
@@ -155,7 +157,7 @@ class AttentionScore(nn.Module):
     def density(
         self, projected: Any, alpha: Tensor | float, temperature: float, observed: Observed
     ) -> SparseDistribution:
-        """Return densities (B, num_heads, Lq) from what `forward` returned, in float32 at least."""
+        """Return densities (B, num_heads, Lq), in float32 at least, of the output of `forward`."""
         raise NotImplementedError
 
     def contexts(
@@ -170,22 +172,22 @@ class AttentionScore(nn.Module):
         return contexts(density, basis, by_head, mode).transpose(1, 2)
 
     def _mode(self, observed: Observed) -> Mode:
-        """Return what the rule of an expectation may know of the densities."""
+        """Return facts about the densities, by which rules of expectations are chosen."""
         return Mode(centers=self._centers())
 
     def _centers(self) -> tuple[float, float] | None:
-        """Return an interval in which densities are centred, if there is a bound."""
+        """Return an interval in which densities are centered, if there is a bound."""
         if self.margin is None or len(self.box) > 1:
             return None
         ((low, high),) = self.box
         return low - self.margin * (high - low), high + self.margin * (high - low)
 
     def beside(self, key: Tensor) -> Tensor | None:
-        """Return what becomes functions beside the values, (B, L, heads, F), or None."""
+        """Return channels (B, L, heads, F) that are fitted beside the values, or None."""
         return None
 
     def rebuild(self, basis: Basis) -> None:
-        """Compute what all calls share: after parameters are made, moved or loaded."""
+        """Compute a cache that all calls share, after parameters are made, moved or loaded."""
 
 
 class _ScoreProjection(AttentionScore):
@@ -203,8 +205,8 @@ class _ScoreProjection(AttentionScore):
     def forward(self, query: Tensor, key: Tensor | None = None) -> Tensor:
         """Project queries to channels (B, Lq, channels), without the rounding of autocast."""
         with full_precision(query):
-            found = functional.linear(query.to(self.weight.dtype), self.weight, self.bias)
-            return to_single(found)
+            channels = functional.linear(query.to(self.weight.dtype), self.weight, self.bias)
+            return to_single(channels)
 
 
 class QuadraticScore(_ScoreProjection):
@@ -248,16 +250,17 @@ class QuadraticScore(_ScoreProjection):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Spread heads, or in each head its components, heavier next to the head's own center."""
+        """Spread heads; or components, within each head, the heaviest at the head's center."""
         ndim, sigma = len(self.box), _FIRST_SIGMA
         nn.init.xavier_uniform_(self.weight, gain=_FIRST_GAIN)
         logits, loc, diagonal, triangle = self.bias.split(self._sizes)
-        centers = own = initial_centers(self.heads, ndim)
+        centers = heads = initial_centers(self.heads, ndim)
         if self.components is not None:
             centers = initial_centers(self.components, ndim)
             sigma = min(sigma, _OVERLAP * self.components ** (-1 / ndim))
-            logits.copy_(_proximity(own, centers).flatten())
+            logits.copy_(_proximity(heads, centers).flatten())
             centers = centers.repeat(self.heads, 1)
+        # The inverses of the sigmoid and the softplus in `density`, at queries of zero.
         loc.copy_(centers.logit().flatten())
         diagonal.fill_(math.log(math.expm1(sigma - _LEAST_SIGMA)))
         for correlations in (triangle, self.weight.split(self._sizes)[-1]):
@@ -267,31 +270,34 @@ class QuadraticScore(_ScoreProjection):
         self, projected: Tensor, alpha: Tensor | float, temperature: float, observed: Observed
     ) -> SparseDistribution:
         """Return densities (B, heads, Lq) with parameters (B, Lq, channels)."""
-        logits, *parts = projected.split(self._sizes, -1)
+        logits, *channels = projected.split(self._sizes, -1)
         counts, total, ndim = self._counts, math.prod(self._counts), len(self.box)
-        loc, diagonal, triangle = (by_head(x, (*counts, x.shape[-1] // total)) for x in parts)
+        loc, diagonal, triangle = (by_head(x, (*counts, x.shape[-1] // total)) for x in channels)
         low, high = ends(self.box, loc)
         loc = low + (high - low) * torch.sigmoid(loc)
-        share = math.sqrt(temperature) * (_LEAST_SIGMA + functional.softplus(diagonal))
-        sigma = (high - low) * share
+        # Dividing -(t - mu)^2 / (2 sigma^2) by the temperature multiplies sigma^2 by it.
+        relative = math.sqrt(temperature) * (_LEAST_SIGMA + functional.softplus(diagonal))
+        sigma = (high - low) * relative
         score: Quadratic | MultivariateQuadratic
         if ndim == 1:
             score = Quadratic(loc.squeeze(-1), sigma=sigma.squeeze(-1))
         else:
             rows, columns = torch.tril_indices(ndim, ndim, -1, device=sigma.device)
+            # L = diag(sigma) times a lower triangle with ones on its diagonal.
             unit = torch.diag_embed(torch.ones_like(sigma))
             unit[..., rows, columns] = triangle
             score = MultivariateQuadratic(loc, sigma.unsqueeze(-1) * unit)
         if self.components is None:
             return rpm(score, alpha)
+        # One alpha for all components of a mixture, whose axis is the last.
         alpha = alpha.unsqueeze(-1) if isinstance(alpha, Tensor) else alpha
         return Mixture(by_head(logits / temperature, counts), rpm(score, alpha))
 
 
 class _MeshScore(AttentionScore):
-    """A score whose densities share quadrature nodes, those for some functions.
+    """A score whose densities share quadrature nodes, which follow from a kernel or a basis.
 
-    If nothing that they follow from is learned they are computed once, else in every call.
+    The nodes are computed once if neither is learned, else in every call.
     """
 
     _mesh: KernelMesh | None = None
@@ -339,15 +345,17 @@ class _MeshScore(AttentionScore):
         """Return nodes on the domain for all scores, and for a basis."""
         _, features = self._functions(basis)
         like = self._like(basis)
+        # One mesh serves all densities: with zero weights it is adapted to the functions alone.
         tolerance = None if like.dtype == torch.float64 else _TOLERANCE
         dtype = torch.promote_types(like.dtype, torch.float32)  # no half precision
         weights = like.new_zeros(features.points.shape[-2], dtype=dtype)
         mesh = find_mesh(weights, features, uniform_box(*ends(self.box, like)), 2.0, tolerance)
+        # For a basis the mesh may get further nodes, whose values of the functions are added.
         mesh = mesh.with_matrix_of(features).for_basis(basis)
         return replace(mesh.with_matrix_of(features), basis=basis)
 
     def __getstate__(self) -> dict[str, Any]:
-        # The nodes belong to these tensors, not to those of a copy, whose layer finds its own.
+        # The nodes belong to these tensors; the layer of a copy finds nodes for its tensors.
         return {**self.__dict__, "_mesh": None}
 
 
@@ -413,6 +421,7 @@ class KernelScore(_MeshScore, _ScoreProjection):
         # The kernel may be zero between all inducing points.
         height = (weights @ gram).abs().amax(-1, keepdim=True).clamp_min(_TINY)
         self.bias.copy_((_FIRST_HEIGHT * weights / height).flatten())
+        # The standard deviation of scores whose weights have variance 1.
         size = float(gram.square().sum(-1).mean().sqrt().clamp_min(_TINY))
         nn.init.normal_(self.weight, std=_FIRST_DEVIATION / size / self.weight.shape[1] ** 0.5)
 
@@ -426,7 +435,7 @@ class KernelScore(_MeshScore, _ScoreProjection):
         return _kernel_density(score, base, alpha, self.mesh(observed.basis), self.normalization)
 
     def _points(self) -> Tensor:
-        """Inducing points (I, D)."""
+        """Return inducing points (I, D) in the domain."""
         low, high = ends(self.box, self.inducing_points)
         # Conversion to another dtype may have rounded the outermost ones across the ends.
         points = self.inducing_points.detach().reshape(-1, len(self.box))
@@ -481,7 +490,7 @@ class DiscreteScore(AttentionScore):
         return queries / math.sqrt(queries.shape[-1]), keys
 
     def reset_parameters(self) -> None:
-        """Draw the weights, those of queries small, so that many positions get a share."""
+        """Draw weights, small for queries, so that many positions start with positive weights."""
         init_linear(self.q_proj, _FIRST_GAIN)
         init_linear(self.k_proj)
 
@@ -507,7 +516,7 @@ class DiscreteScore(AttentionScore):
     ) -> Tensor:
         """Return means (B, heads, Lq, F) of values (B, heads, L, F) by these weights.
 
-        Values that are shared have 1 in place of B or heads. Means are summed in their dtype.
+        Shared values have 1 in place of B or heads. Means are summed in their dtype.
         """
         queries, keys = projected
         require_finite_index(alpha, queries.shape[:-1])
@@ -532,7 +541,7 @@ class MomentScore(DiscreteScore):
         positions, mask = cast(Tensor, observed.positions), cast(AttentionMask, observed.mask)
         ndim, dtype = len(self.box), projected[0].dtype
         low, high = ends(self.box, positions.double())
-        # In float64 and from the middle of the domain, as variances are differences.
+        # Var = E[t^2] - E[t]^2 cancels: in float64, and from the middle of the domain.
         t = positions.double().reshape(*positions.shape[:2], 1, ndim) - (low + high) / 2
         values = torch.cat([t, t.mT * t], -2).flatten(-2).unsqueeze(1)
         moments = self.means(projected, alpha, temperature, mask, values)
@@ -567,12 +576,14 @@ class ContentScore(_MeshScore, DiscreteScore):
     ) -> SparseDistribution:
         """Return densities (B, heads, Lq) of projected queries, by the functions of the keys."""
         queries = projected.unflatten(-1, (self.heads, -1))
+        # K - mean(K) in the basis: the last channel is the regression of the constant 1.
         coefficients, means = cast(Tensor, observed.functions), cast(Tensor, observed.means)
-        if own := coefficients.dim() > means.dim():
+        are_per_query = coefficients.dim() > means.dim()
+        if are_per_query:
             means = means.unsqueeze(2)
         # Without its mean, which does not change the density, a constant key function is zero.
         keys = coefficients[..., :-1] - coefficients[..., -1:] * means[..., :-1]
-        weights = torch.einsum(f"bqhe,b{'q' * own}nhe->bhqn", queries, keys)
+        weights = torch.einsum(f"bqhe,b{'q' * are_per_query}nhe->bhqn", queries, keys)
         weights = weights / (math.sqrt(queries.shape[-1]) * temperature)
         base = uniform_box(*ends(self.box, weights))
         score = BasisExpansion(weights, observed.basis)
@@ -582,7 +593,7 @@ class ContentScore(_MeshScore, DiscreteScore):
         return basis, BasisFeatures(basis)
 
     def _like(self, basis: Basis) -> Tensor:
-        # Quantised projections have no parameters.
+        # Quantized projections have no parameters.
         tensors = chain(self.parameters(), basis.buffers(), basis.parameters())
         floating = [x for x in tensors if x.is_floating_point()]
         return to_single([*floating, torch.empty(0)][0])
@@ -629,28 +640,28 @@ def init_linear(projection: nn.Linear, gain: float = 1.0) -> None:
 
 
 def by_head(channels: Tensor, counts: tuple[int, ...]) -> Tensor:
-    """Reshape channels (B, Lq, heads * rest) to (B, heads, Lq, *rest)."""
+    """Reshape channels (B, Lq, heads * n) to (B, heads, Lq, n), or n to several dimensions."""
     # Contiguous: compiled graphs otherwise get the strides of gradients wrong.
     return channels.unflatten(-1, counts).transpose(1, 2).contiguous()
 
 
 def initial_centers(count: int, ndim: int) -> Tensor:
-    """Return shares (count, D) of the domain, spread evenly over it, on the CPU.
+    """Return points (count, D) in [0, 1]^D, spread evenly, on the CPU: fractions of the domain.
 
-    Equal steps along the first axis and a Sobol sequence along the others: $2^k$ centers lie one
-    each in $2^k$ equal boxes, however these are cut.
+    Equal steps along the first axis and a Sobol sequence along the others: each of $2^k$ equal
+    boxes has one of $2^k$ centers, however the boxes are cut.
     """
     with torch.device("cpu"):
-        shares = (torch.arange(count) + 0.5).unsqueeze(-1) / count
+        first = (torch.arange(count) + 0.5).unsqueeze(-1) / count
         if ndim == 1:
-            return shares
-        others = SobolEngine(ndim - 1).draw(count).to(shares)
-        return torch.cat([shares, others + 0.5 / count], -1)
+            return first
+        others = SobolEngine(ndim - 1).draw(count).to(first)
+        return torch.cat([first, others + 0.5 / count], -1)
 
 
-def _proximity(centers: Tensor, shares: Tensor) -> Tensor:
-    """Proximity (heads, n) of shares (n, D) to the heads' centers (heads, D), from 0 to 1."""
-    distance = (centers.unsqueeze(1) - shares) / _FIRST_SIGMA
+def _proximity(centers: Tensor, points: Tensor) -> Tensor:
+    """Return proximities (heads, n) of points (n, D) to centers (heads, D), from 0 to 1."""
+    distance = (centers.unsqueeze(1) - points) / _FIRST_SIGMA
     return torch.exp(-0.5 * distance.square().sum(-1))
 
 
@@ -681,7 +692,7 @@ def _inducing_points(points: Tensor | int, box: Box) -> Tensor:
 
 
 def ends(box: Box, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Ends of the domain (D,), with the dtype and device of another tensor."""
+    """Return ends of the domain (D,), with the dtype and device of another tensor."""
     if compiled():
         low, high = like.new_tensor(box).T.unbind()
     else:
@@ -737,13 +748,13 @@ class LearnedAlpha(nn.Module):
         if not as_number(high) > least:
             raise ValueError(f"high must be a number above {least}, got {high!r}")
         try:
-            each = np.broadcast_to(np.asarray(start, np.float64), (num_heads,))
+            starts = np.broadcast_to(np.asarray(start, np.float64), (num_heads,))
         except (TypeError, ValueError, OverflowError):
-            each = np.array(math.nan)
-        if not ((each > least) & (each < high)).all():
+            starts = np.array(math.nan)
+        if not ((starts > least) & (starts < high)).all():
             rule = f"a number, or {num_heads} of them, between {least} and {high}"
             raise ValueError(f"start must be {rule}, got {start!r}")
-        self.num_heads, self.start, self.high = num_heads, each.tolist(), high
+        self.num_heads, self.start, self.high = num_heads, starts.tolist(), high
         self.weight = nn.Parameter(torch.empty(num_heads, 1, device=device, dtype=dtype))
         self.reset_parameters()
 
@@ -752,6 +763,7 @@ class LearnedAlpha(nn.Module):
         """Set alpha to its initial value."""
         above = torch.tensor(self.start, dtype=torch.float64, device="cpu") - _LEAST_ALPHA
         if self.high == math.inf:
+            # The inverse of softplus, log(e^x - 1), without overflow.
             weight = above + torch.log(-torch.expm1(-above))
         else:
             weight = torch.logit(above / (self.high - _LEAST_ALPHA))

@@ -88,6 +88,7 @@ class ValueFunction:
     def _contract(self, features: Tensor) -> Tensor:
         """Multiply features (B, ..., N) by the coefficients (B, N, E), and add the constant."""
         dtype = torch.promote_types(features.dtype, self.coefficients.dtype)
+        # Coefficients of overlapping functions cancel, which autocast would do in half precision.
         with full_precision(features):
             values = torch.einsum(
                 "b...n,bne->b...e", features.to(dtype), self.coefficients.to(dtype)
@@ -99,7 +100,7 @@ class ValueFunction:
 
 
 def features_of(density: SparseDistribution, basis: Basis, batch: int) -> Tensor:
-    """Return expectations (B or 1, ..., N), or raise ValueError."""
+    """Return expectations (B or 1, ..., N) of the basis, or raise ValueError."""
     if not callable(getattr(density, "expect", None)):
         raise ValueError(f"density must have expectations, got {density!r}")
     features: Tensor = density.expect(basis)

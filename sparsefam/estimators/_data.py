@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,13 +19,17 @@ from torch.nn.functional import pad
 
 from .._numerics.threads import one_thread
 from .._numerics.validation import as_number, require_integer
+from ..distributions import SparseDistribution
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = [
     "MARGIN",
     "Columns",
     "DensityEstimator",
     "Floats",
-    "Places",
+    "PointTree",
     "as_events",
     "as_tensor",
     "SupportMask",
@@ -48,11 +52,11 @@ __all__ = [
 
 Floats = NDArray[np.float64]
 
-# The default support of a base exceeds the range of the data by this share on either side.
+# The default support of a base exceeds the range of the data by this fraction of it on either side.
 MARGIN = 0.25
 # Rows of data whose functions are in memory at a time, and rows that are sorted at a time.
 _CHUNK, _SORTED = 2**13, 2**19
-# A column is taken for rounded if its values are there so often on average.
+# A column is taken for rounded if its values occur so often on average.
 _TIED = 3
 # Values of each column in a mask of a support.
 _GRID = 201
@@ -60,12 +64,12 @@ _GRID = 201
 _MARGIN = 0.06
 # The default number of inducing points, by dimension.
 _COUNTS = {1: 100, 2: 150, 3: 200}
-# The least range of a column relative to its values: neighbouring nodes must be different numbers.
+# The least range of a column relative to its values: neighboring nodes must be different numbers.
 _LEAST_RANGE = 2.0**-40
 
 
 class SupportMask(NamedTuple):
-    """Whether a density is positive at (x[j], y[i]), (G, G), and where the mask ends (K, 2)."""
+    """A mask (G, G), true if the density is positive at (x[j], y[i]), and its outline (K, 2)."""
 
     x: Floats
     y: Floats
@@ -73,27 +77,28 @@ class SupportMask(NamedTuple):
     outline: Floats
 
 
-class Places(NamedTuple):
-    """Places (m, D), divided by standard deviations (D,), in a tree."""
+class PointTree(NamedTuple):
+    """Points (m, D), divided by standard deviations (D,), in a tree."""
 
     scale: Floats
     tree: cKDTree
 
     @classmethod
-    def in_support(cls, density: Any) -> "Places":
-        """Return places in the support of a kernel density, between which there are few others."""
+    def in_support(cls, density: SparseDistribution) -> "PointTree":
+        """Return the nodes of a kernel density at which it is positive."""
         nodes = torch.cat([p.mesh.nodes for p in getattr(density, "components", [density])])
         nodes = nodes[density.log_prob(nodes) > -torch.inf]
         scale = density.variance.sqrt().numpy()
         return cls(scale, cKDTree(nodes.numpy() / scale))
 
-    def box(self, reach: float | None = None) -> tuple[Floats, Floats]:
-        """Return corners (D,), (D,) of a box around all within reach, or with a margin."""
-        margin = _MARGIN * (self.tree.maxes - self.tree.mins) if reach is None else reach
+    def box(self, margin: float | None = None) -> tuple[Floats, Floats]:
+        """Return corners (D,), (D,) of a box around the points, with a margin."""
+        if margin is None:
+            margin = _MARGIN * (self.tree.maxes - self.tree.mins)
         return (self.tree.mins - margin) * self.scale, (self.tree.maxes + margin) * self.scale
 
     def distance(self, x: Tensor) -> Floats:
-        """Return the distances (n,) of observations (n, D) from the nearest place."""
+        """Return the distances (n,) of observations (n, D) from the nearest point."""
         return self.tree.query(x.numpy() / self.scale)[0]
 
 
@@ -105,7 +110,7 @@ class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: igno
 
     @property
     def support_(self) -> "Floats | SupportMask":
-        """Where the density is positive: intervals (J, 2), or a mask if there are two columns."""
+        """The support of the density: intervals (J, 2), or a mask if there are two columns."""
         check_is_fitted(self)
         if not self.density_.event_shape:
             return intervals_of(self.density_).numpy()
@@ -118,7 +123,7 @@ class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: igno
 
     def _plane_box(self) -> tuple[Floats, Floats]:
         """Return corners (2,), (2,) of a box around the support, with a margin."""
-        return Places.in_support(self.density_).box()
+        return PointTree.in_support(self.density_).box()
 
     def _observations(self, X: ArrayLike) -> Tensor:
         """Check new observations, and return them (n, D)."""
@@ -136,7 +141,7 @@ class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: igno
         return np.where(np.isneginf(self.score_samples(X)), -1, 1)
 
     def decision_function(self, X: ArrayLike) -> Floats:
-        r"""Return how usual observations are (n,): positive where the density is, else negative.
+        r"""Return how usual observations are (n,): positive in the support, negative off it.
 
         It ranks all observations, also those off the support, as `roc_auc_score` needs it. On the
         support it increases with the log density: it is $1 + z$ where
@@ -158,7 +163,7 @@ class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: igno
         return distance_from(self.density_, x)
 
     def _set_offset(self, x: Tensor) -> None:
-        """Set the mean log density of observations (n, D) on the support."""
+        """Set `offset_`, the mean log density of the observations (n, D) on the support."""
         total, count = 0.0, 0
         for (rows,) in chunks(x):
             log = log_density(self.density_, rows)
@@ -179,7 +184,7 @@ class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: igno
         return draws.reshape(n_samples, *(density.event_shape or (1,))).numpy()
 
     @one_thread()
-    def plot(self, ax: Any = None, **options: Any) -> Any:
+    def plot(self, ax: "Axes | None" = None, **options: Any) -> "Axes":
         """Plot the density, with options of `plot_density` such as `data=X`; return the axes.
 
         Axes without labels get the names of the columns, if the data had any.
@@ -192,7 +197,7 @@ class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: igno
         return ax
 
 
-def log_density(p: Any, x: Tensor) -> Tensor:
+def log_density(p: SparseDistribution, x: Tensor) -> Tensor:
     """Return the log density (n,) of observations (n, D)."""
     return torch.cat([p.log_prob(as_events(rows)) for (rows,) in chunks(x)])
 
@@ -208,26 +213,26 @@ def intervals_of(p: Any) -> Tensor:
     return intervals[~intervals[:, 0].isnan()]
 
 
-def distance_from(p: Any, x: Tensor) -> Floats:
+def distance_from(p: SparseDistribution, x: Tensor) -> Floats:
     """Return distances (n,) of observations (n, D) from the support of a kernel density."""
     if p.event_shape:
-        return Places.in_support(p).distance(x)
+        return PointTree.in_support(p).distance(x)
     low, high = intervals_of(p).T
     return torch.maximum(low - x, x - high).clamp_min(0).amin(-1).numpy()
 
 
 def chunks(*data: Tensor, size: int = _CHUNK) -> Iterator[tuple[Tensor, ...]]:
-    """Yield the rows of tensors (n, ...) in parts."""
+    """Yield the rows of tensors (n, ...) in chunks."""
     return zip(*(rows.split(size) for rows in data), strict=True)
 
 
 def reduced(
     reduce: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], x: Tensor, weight: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Reduce data (n, D) with weights (n,) in chunks, each together with what is left of others."""
+    """Reduce data (n, D) with weights (n,) in chunks, each with the remainder of others."""
     kept = x.new_empty(0, x.shape[1]), weight.new_empty(0)
-    for part in chunks(x, weight, size=_SORTED):
-        kept = reduce(*(torch.cat(pair) for pair in zip(kept, part, strict=True)))
+    for chunk in chunks(x, weight, size=_SORTED):
+        kept = reduce(*(torch.cat(pair) for pair in zip(kept, chunk, strict=True)))
     return kept
 
 
@@ -245,13 +250,14 @@ def merged(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rounding_of(x: Tensor) -> Tensor:
-    """Return the unit (D,) to which columns are rounded, and how many whole numbers (D,) they have.
+    """Return the unit (D,) to which columns are rounded, and their number of whole numbers (D,).
 
     The unit is 1 for counts, and 0 if a column is not rounded. A column is taken for rounded if
-    each value is there three times on average. The unit is the usual distance of a tied observation
-    from the nearest other value with ties. The number is 0 unless a rounded column has no others.
+    each value occurs three times on average. The unit is the usual distance of a tied observation
+    from the nearest other value with ties. The number is 0 unless a rounded column has whole
+    numbers only.
     """
-    found = x.new_zeros(2, x.shape[1])
+    rounding = x.new_zeros(2, x.shape[1])
     for d, column in enumerate(x.T):
         values = torch.from_numpy(np.sort(column.numpy()))
         last = pad(values[1:] != values[:-1], (0, 1), value=True)
@@ -259,14 +265,15 @@ def rounding_of(x: Tensor) -> Tensor:
             continue
         (end,) = torch.nonzero(last, as_tuple=True)
         values, counts = values[end], end.diff(prepend=end.new_tensor([-1]))
-        found[1, d] = len(values) * bool((values.frac() == 0).all())
+        rounding[1, d] = len(values) * bool((values.frac() == 0).all())
         values, counts = values[counts > 1], counts[counts > 1]
         if len(values) > 1:
             gap = values.diff()
             nearest = torch.minimum(torch.cat([gap[:1], gap]), torch.cat([gap, gap[-1:]]))
+            # The weighted median: half of the tied observations are at most so far from another.
             nearest, order = nearest.sort()
-            found[0, d] = nearest[int((2 * counts[order].cumsum(0) < counts.sum()).sum())]
-    return found
+            rounding[0, d] = nearest[int((2 * counts[order].cumsum(0) < counts.sum()).sum())]
+    return rounding
 
 
 def as_events(x: Tensor) -> Tensor:
@@ -299,7 +306,7 @@ def bandwidth_of(bandwidth: ArrayLike | None, dim: int) -> Tensor | None:
 
 
 def bounds_of(bounds: Any, x: Tensor) -> Tensor:
-    """Return the known bounds (D, 2) of each column of x (n, D), infinite where there are none."""
+    """Return the bounds (D, 2) of each column of x (n, D), infinite where there are none."""
     dim, given = x.shape[1], _array("bounds", (None, None) if bounds is None else bounds)
     has_nan = any(end != end for end in np.ravel(np.array(bounds, dtype=object)))
     fits = given.shape in ((2,), (dim, 2)) and not has_nan
@@ -362,8 +369,8 @@ class Columns(NamedTuple):
         total = weight.sum()
 
         def mean_of(f: Callable[[Tensor], Tensor]) -> Tensor:
-            parts = [part / total @ f(rows) for rows, part in chunks(x, weight)]
-            return torch.stack(parts).sum(0)
+            means = [w / total @ f(rows) for rows, w in chunks(x, weight)]
+            return torch.stack(means).sum(0)
 
         mean = mean_of(lambda rows: rows)
         # Relative to the range, so that squares neither overflow nor underflow.
@@ -399,8 +406,8 @@ def inducing_points(
         margin = MARGIN * (columns.high - columns.low)
         low = (columns.low - margin).clamp_min(bounds[0])
         high = (columns.high + margin).clamp_max(bounds[1])
-        share = torch.linspace(0, 1, count, dtype=x.dtype)
-        return torch.lerp(low, high, share).unsqueeze(-1)
+        fraction = torch.linspace(0, 1, count, dtype=x.dtype)
+        return torch.lerp(low, high, fraction).unsqueeze(-1)
     scaled = ((x - columns.mean) / columns.deviation).numpy()
     _, index = kmeans_plusplus(scaled, min(count, len(x)), random_state=random_state)
     return x[torch.as_tensor(index)]

@@ -35,9 +35,9 @@ def best_of(
 ) -> Fit:
     """Return the fit with the least criterion; candidates begin with the smoothest.
 
-    The criterion is an estimate, and its errors cost more where they favour a narrow kernel, since
-    a smaller penalty makes up for a wide one. For kernels, therefore, what a candidate adds to the
-    bias correction of the best one so far is multiplied by a factor.
+    The criterion is an estimate, and its errors cost more where they favor a narrow kernel, since
+    a smaller penalty makes up for a wide one. For kernels, therefore, the difference between
+    the bias corrections of a candidate and of the best one so far is multiplied by a factor.
 
     References:
         Gu and Wang (2003), Penalized likelihood density estimation: direct cross-validation and
@@ -105,16 +105,17 @@ def held_out_loss(
     """
     objective = fit.objective
     height, moved = x.new_zeros(()), x.new_zeros(())
-    for rows, part in chunks(x, weight):
+    for rows, w in chunks(x, weight):
         phi = objective.features(rows)
         prob = p.prob(as_events(rows))
         # p is the power 1 / (alpha - 1) of this base, times the base density.
         power_base = 1 + (objective.alpha - 1) * (p.score(as_events(rows)) - p.log_normalizer)
         escort = torch.where(prob > 0, prob / power_base, 0.0)
         slope = escort.unsqueeze(-1) * (phi - fit.center)
+        # Without one of n observations, the coefficients change by minus this, divided by n.
         step = torch.cholesky_solve((phi - objective.mean).T, fit.minimum.factor).T
-        height = height + part @ prob / objective.weight
-        moved = moved + part @ (slope * step).sum(1) / objective.weight
+        height = height + w @ prob / objective.weight
+        moved = moved + w @ (slope * step).sum(1) / objective.weight
     change = moved / objective.observations - height
     return float(p.expect(p.prob)) + 2 * float(change)
 
@@ -131,8 +132,8 @@ def quadratic_score(estimator: Any, X: ArrayLike, y: object = None) -> float:
         estimator: A fitted estimator of this package, or any other with a `density_` (a
             distribution of this package) and `score_samples`; scikit-learn's `KernelDensity` with a
             Gaussian kernel; scipy's `gaussian_kde`; a pipeline of linear transformers, such as
-            `StandardScaler`, and one of these. The score is that of the density of X itself, by the
-            determinant of the transformers, so that unlike scalers can be compared.
+            `StandardScaler`, and one of these. The determinant of the transformers converts it
+            to the score of the density of X itself, so that unlike scalers can be compared.
         X: Observations (n, D) that the estimator was not fitted to.
         y: Not used, so that this is a `scoring` of `GridSearchCV` and `cross_val_score`.
 
@@ -168,14 +169,15 @@ def _determinant(transformer: Pipeline, X: Any) -> float:
     """Return the factor by which a linear transformer changes volumes, from values near data."""
     x = np.asarray(X, dtype=float)
     center, unit = x.mean(0), np.where(np.ptp(x, 0) > 0, np.ptp(x, 0), 1.0)
-    places: Any = np.concatenate([[center], center + np.diag(unit), x])
+    probes: Any = np.concatenate([[center], center + np.diag(unit), x])
     if hasattr(X, "columns"):  # a data frame
-        places = type(X)(places, columns=X.columns)
-    origin, *corners = np.asarray(transformer.transform(places), dtype=float)
-    sides, found = np.array(corners[: len(unit)]) - origin, np.array(corners[len(unit) :])
+        probes = type(X)(probes, columns=X.columns)
+    origin, *images = np.asarray(transformer.transform(probes), dtype=float)
+    # A linear map is fixed by the images of D + 1 corners: the data show whether it is linear.
+    sides, data = np.array(images[: len(unit)]) - origin, np.array(images[len(unit) :])
     square = sides.shape == (len(unit), len(unit))
-    due = origin + (x - center) / unit @ sides if square else found
-    if not square or not np.allclose(found, due, rtol=1e-6, atol=1e-6 * np.abs(sides).max()):
+    linear = origin + (x - center) / unit @ sides if square else data
+    if not square or not np.allclose(data, linear, rtol=1e-6, atol=1e-6 * np.abs(sides).max()):
         raise ValueError(
             "estimator must have linear transformers that keep the number of columns, such as "
             f"StandardScaler, got {transformer}"
@@ -184,7 +186,11 @@ def _determinant(transformer: Pipeline, X: Any) -> float:
 
 
 def _squared_integral(kde: KernelDensity) -> float:
-    """Integrate the square of a kernel density estimate: pairs of Gaussians are a wider one."""
+    """Integrate the square of a kernel density estimate.
+
+    The product of two Gaussians of width h integrates to one Gaussian of width sqrt(2) h, at the
+    difference of their centers.
+    """
     if (kde.kernel, kde.metric) != ("gaussian", "euclidean"):
         raise ValueError(f"estimator must have a Gaussian kernel of Euclidean distances, got {kde}")
     x, weight = np.asarray(kde.tree_.data), kde.tree_.sample_weight

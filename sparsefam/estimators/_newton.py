@@ -21,15 +21,16 @@ __all__ = ["Cells", "Evaluation", "Fit", "Minimum", "Objective", "minimize", "wh
 # Armijo's constant, the least and the greatest factor by which a step along a direction is
 # shortened, and the shortest step.
 _ARMIJO, _LEAST_FACTOR, _GREATEST_FACTOR, _SHORTEST = 1e-4, 0.1, 0.5, 1e-12
-# The share of a value that rounding may add to it.
+# Rounding may add this fraction of a value to it.
 _ROUNDING = 1e-15
-# Eigenvalues of the kernel matrix below this share of the largest are taken for rounding.
+# Eigenvalues of the kernel matrix below this fraction of the largest are taken for rounding.
 _RANK = 1e-10
 # Nodes in one product of a Hessian, so few that their features fit into a processor's cache.
 _NODES = 2**10
-# In one dimension densities have so many times the nodes of their kernels, up to a number.
+# In one dimension densities have so many times the nodes of their kernels, up to a maximum: their
+# edges are steeper than any kernel.
 _FINE, _MOST_NODES = 8, 2**13
-# Newton steps on the normaliser end when one is so small that its square is rounding.
+# Newton steps on the normalizer end when one is so small that its square is rounding.
 _MOST_STEPS, _NEAR = 50, 1e-8
 
 
@@ -42,21 +43,25 @@ class Evaluation(NamedTuple):
 
 
 class Minimum(NamedTuple):
-    """Where a minimisation ended."""
+    """The end of a minimization."""
 
     x: Tensor  # (R,)
     value: float
     factor: Tensor  # Cholesky factor of the Hessian (R, R)
     steps: int  # Number of Newton steps
-    decrease: float  # What another step promises to take off, relative to values above 1
+    decrease: float  # Decrease that another step promises, relative to values above 1
 
 
 def minimize(
     evaluate: Callable[[Tensor], Evaluation], start: Tensor, tol: float, max_iter: int
 ) -> Minimum:
-    """Minimise a convex function by damped Newton steps until one promises less than `tol`.
+    """Minimize a convex function by damped Newton steps.
 
-    That is relative to the value where it is above 1.
+    They end when a step promises a decrease below `tol`, relative to values above 1: half the
+    squared Newton decrement, which is the whole decrease of a quadratic function.
+
+    References:
+        Boyd and Vandenberghe (2004), Convex Optimization, section 9.5.
     """
     x, at = start, evaluate(start)
     for steps in range(max_iter + 1):
@@ -80,11 +85,13 @@ def _shortening(rise: float, promised: float) -> float:
     """Return the factor to the minimum of the parabola through a value, its slope and another."""
     if not rise < math.inf:
         return _GREATEST_FACTOR
+    # With value 0 and slope -promised at 0, and the value rise at 1.
     return min(max(promised / (2 * (rise + promised)), _LEAST_FACTOR), _GREATEST_FACTOR)
 
 
 def whitening(kernel: Kernel, points: Tensor) -> Tensor:
     """Return the matrix (I, R) from coefficients of orthonormal functions to kernel weights."""
+    # Functions with kernel weights W have the inner products W^T K W, here the identity.
     values, vectors = torch.linalg.eigh(kernel_matrix(kernel, points, points))
     keep = values > _RANK * values[-1]
     return vectors[:, keep] / values[keep].sqrt()
@@ -92,10 +99,10 @@ def whitening(kernel: Kernel, points: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Cells:
-    """Where rounded observations may have been: evenly in a cell of the unit of rounding."""
+    """Cells of the unit of rounding, in which rounded observations may have been anywhere."""
 
     unit: Tensor  # Of each column (D,), 0 if it is not rounded
-    limits: Tensor  # Known bounds of each column (D, 2), at which cells end
+    limits: Tensor  # Bounds of each column (D, 2), at which cells end; infinite if there are none
 
     def ends(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the ends of the cells of observations (n, D)."""
@@ -105,16 +112,16 @@ class Cells:
     def mean(self, f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """Return the means of smooth functions over the cells of observations (n, D).
 
-        By Gauss's rule with four nodes for one rounded column, with two for each of several.
+        Gauss's rule has four nodes for one rounded column, and two for each of several.
         """
         low, high = self.ends(x)
         nodes, weights = leggauss(4 if len(self.unit) == 1 else 2)
         rule = list(zip(nodes.tolist(), (weights / 2).tolist(), strict=True))
         total: Any = 0.0
         for pairs in itertools.product(*(rule if unit else [(0.0, 1.0)] for unit in self.unit)):
-            place, share = zip(*pairs, strict=True)
-            at = (low + high) / 2 + (high - low) / 2 * x.new_tensor(place)
-            total = total + math.prod(share) * f(at)
+            position, factors = zip(*pairs, strict=True)
+            nodes_in_cells = (low + high) / 2 + (high - low) / 2 * x.new_tensor(position)
+            total = total + math.prod(factors) * f(nodes_in_cells)
         return cast(Tensor, total)
 
 
@@ -126,7 +133,7 @@ class Objective:
     inducing points span: with $K = Q \Lambda Q^\top$ they are
     $\phi = \Lambda^{-1/2} Q^\top k(\cdot, t_i)$. So $\|f\|^2 = c^\top c$, and penalties are
     well-conditioned. Densities are integrated by sums over nodes, without locating the edges of
-    their supports. Sums over the data determine the rest, so data may come in parts. In one
+    their supports. The loss depends on the data by sums only, so data may come in chunks. In one
     dimension these are sums over the nodes, between which the functions are polynomials.
     """
 
@@ -139,7 +146,7 @@ class Objective:
     on_nodes: Tensor  # The functions at the nodes (Q, R)
     finer: Tensor  # Weights of twice as many nodes along each axis (Q',)
     on_finer: Tensor  # The functions at these, float32, to show if the nodes are enough (Q', R)
-    cells: "Cells"  # Where rounded observations may have been
+    cells: "Cells"  # Of rounded observations
     weight: Tensor  # Sum of the weights of the data
     squares: Tensor  # Sum of their squares
     first: Tensor  # Weighted sum of the functions at the data (R,)
@@ -162,10 +169,10 @@ class Objective:
         size, none = mixing.shape[1], mixing.new_zeros(())
 
         def on(mesh: Any, dtype: torch.dtype) -> Tensor:
-            found = torch.empty(len(mesh.nodes), size, dtype=dtype)
-            for t, rows in chunks(mesh.nodes, found):
+            features = torch.empty(len(mesh.nodes), size, dtype=dtype)
+            for t, rows in chunks(mesh.nodes, features):
                 rows.copy_(kernel_matrix(kernel, points, t).T @ mixing)
-            return found
+            return features
 
         return cls(
             alpha,
@@ -192,17 +199,18 @@ class Objective:
         nodal = torch.zeros_like(self.measure)  # Weights of nodes for sums over the data
         if self.cells.unit.all():
             x, weight = merged(x, weight)
-        for rows, part in chunks(x, weight):
+        for rows, w in chunks(x, weight):
             if self.axis is not None and not self.cells.unit.any():
                 near = ((self.axis.breaks[0] <= rows) & (rows <= self.axis.breaks[-1])).squeeze(-1)
-                cell, share = self.axis.shares(rows[near, 0])
-                values = (part[near].unsqueeze(-1) * share).T
-                nodal.reshape(self.axis.order, -1).index_add_(1, cell, values)
-                rows, part = rows[~near], part[~near]
+                # A polynomial at x is a sum of its values at the nodes, with these coefficients.
+                cell, coefficients = self.axis.shares(rows[near, 0])
+                masses = (w[near].unsqueeze(-1) * coefficients).T
+                nodal.reshape(self.axis.order, -1).index_add_(1, cell, masses)
+                rows, w = rows[~near], w[~near]
             if len(rows):
                 phi = self.cells.mean(self.features, rows)
-                first = first + part @ phi
-                second = second + (part.unsqueeze(-1) * phi).mT @ phi
+                first = first + w @ phi
+                second = second + (w.unsqueeze(-1) * phi).mT @ phi
         first = first + nodal @ self.on_nodes
         second = second + (nodal.unsqueeze(-1) * self.on_nodes).mT @ self.on_nodes
         return replace(
@@ -215,7 +223,7 @@ class Objective:
 
     @property
     def mean(self) -> Tensor:
-        """Weighted mean of the functions at the data (R,)."""
+        """The weighted mean of the functions at the data (R,)."""
         return self.first / self.weight
 
     @property
@@ -228,7 +236,7 @@ class Objective:
         return kernel_matrix(self.kernel, self.points, x).T @ self.mixing
 
     def _normalized(self, c: Tensor, tangent: "Tangent | None" = None) -> "Normalized":
-        """Normalise a density at coefficients (R,), from a tangent of the normaliser if given."""
+        """Normalize a density at coefficients (R,), from a tangent of the normalizer if given."""
         scores, eps = self.on_nodes @ c, self.alpha - 1
         power, top = Power(eps), scores.amax()
         x, measure = scores - top, self.measure
@@ -246,34 +254,36 @@ class Objective:
                 low = (tangent.level + tangent.center @ (c - tangent.c) - top).reshape(1)
             level = newton_from_below(sums, low, eps, _MOST_STEPS, _NEAR, True)
         weights, escort = (measure * v for v in power.pair(x - level))
+        # Differentiating the mass 1 gives the gradient of A: the mean under p^(2 - alpha).
         center = escort @ self.on_nodes / escort.sum()
         return Normalized(Tangent(c, level + top, center), weights, escort)
 
     def evaluate(
         self, c: Tensor, penalty: float, tangent: "Tangent | None" = None
     ) -> tuple[Evaluation, "Tangent"]:
-        """Evaluate the penalized loss at coefficients (R,), and the tangent of the normaliser."""
-        found = self._normalized(c, tangent)
-        escort, center = found.escort, found.tangent.center
-        mean = found.weights @ self.on_nodes
+        """Evaluate the penalized loss at coefficients (R,), and the tangent of the normalizer."""
+        density = self._normalized(c, tangent)
+        escort, center = density.escort, density.tangent.center
+        mean = density.weights @ self.on_nodes
         # Omega* = A + (alpha - 1) Omega(p), and p^(alpha - 1) = 1 + (alpha - 1)(f - A).
-        conjugate = (found.tangent.level + (self.alpha - 1) * (mean @ c)) / self.alpha
+        conjugate = (density.tangent.level + (self.alpha - 1) * (mean @ c)) / self.alpha
         value = conjugate - self.mean @ c + penalty / 2 * (c @ c)
 
         def hessian() -> Tensor:
-            found = torch.outer(center, -center * escort.sum())
-            for part, phi in zip(escort.split(_NODES), self.on_nodes.split(_NODES), strict=True):
+            # The covariance of the functions under p^(2 - alpha), times the mass of that.
+            matrix = torch.outer(center, -center * escort.sum())
+            for w, phi in zip(escort.split(_NODES), self.on_nodes.split(_NODES), strict=True):
                 # Most nodes are off the support in two and three dimensions.
-                (on,) = torch.nonzero(part, as_tuple=True)
-                some = phi[on]
-                found.addmm_((part[on].unsqueeze(-1) * some).mT, some)
-            found.diagonal().add_(penalty)
-            return found
+                (on,) = torch.nonzero(w, as_tuple=True)
+                phi = phi[on]
+                matrix.addmm_((w[on].unsqueeze(-1) * phi).mT, phi)
+            matrix.diagonal().add_(penalty)
+            return matrix
 
-        return Evaluation(float(value), mean - self.mean + penalty * c, hessian), found.tangent
+        return Evaluation(float(value), mean - self.mean + penalty * c, hessian), density.tangent
 
     def minimum(self, start: Tensor, penalty: float, tol: float, max_iter: int) -> "Fit":
-        """Minimise from coefficients (R,) until a step promises a decrease below `tol`."""
+        """Minimize the loss from coefficients (R,) until a step promises a decrease below `tol`."""
         tangent: Tangent | None = None
 
         def evaluate(c: Tensor) -> Evaluation:
@@ -281,26 +291,27 @@ class Objective:
             at, tangent = self.evaluate(c, penalty, tangent)
             return at
 
-        found = minimize(evaluate, start, tol, max_iter)
-        (_, normalizer, center), weights, _ = self._normalized(found.x)
-        loss = found.value - penalty / 2 * float(found.x @ found.x)
-        # Takeuchi's criterion adds the effect of leaving out each observation, to first order.
+        minimum = minimize(evaluate, start, tol, max_iter)
+        (_, normalizer, center), weights, _ = self._normalized(minimum.x)
+        loss = minimum.value - penalty / 2 * float(minimum.x @ minimum.x)
+        # Takeuchi's criterion adds the effect of leaving out each observation, to first order: the
+        # trace of H^-1 J, with the Hessian H and the covariance J of the gradients.
         d = self.mean - weights @ self.on_nodes
         covariance = self.second / self.weight - torch.outer(self.mean, self.mean)
         spread = (covariance + torch.outer(d, d)) / self.observations
-        optimism = float(torch.cholesky_solve(spread, found.factor).trace())
-        scores = (self.on_finer @ found.x.float()).double()
+        optimism = float(torch.cholesky_solve(spread, minimum.factor).trace())
+        scores = (self.on_finer @ minimum.x.float()).double()
         p = Power(self.alpha - 1).at(scores - normalizer)
         error = abs(float(self.finer @ p) - 1)
-        return Fit(self, penalty, found, loss, loss + optimism, error, center)
+        return Fit(self, penalty, minimum, loss, loss + optimism, error, center)
 
 
 class Tangent(NamedTuple):
-    """The normaliser A at coefficients, and its gradient."""
+    """The normalizer A at coefficients, and its gradient."""
 
     c: Tensor  # (R,)
     level: Tensor  # A (1,)
-    center: Tensor  # Means of the functions under the escort p^(2 - alpha), normalised (R,)
+    center: Tensor  # Means of the functions under the escort p^(2 - alpha), normalized (R,)
 
 
 class Normalized(NamedTuple):
@@ -320,4 +331,4 @@ class Fit(NamedTuple):
     loss: float  # The loss without its penalty
     criterion: float  # Takeuchi's estimate of that loss for new data
     error: float  # The error of the mass by the sum over nodes
-    center: Tensor  # Means of the functions under the escort p^(2 - alpha), normalised (R,)
+    center: Tensor  # Means of the functions under the escort p^(2 - alpha), normalized (R,)

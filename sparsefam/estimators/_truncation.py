@@ -1,9 +1,8 @@
-"""Where estimated supports end: near the observations of each of their parts."""
+"""Ends of estimated supports: near the observations of each of their components."""
 
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from ..distributions import KernelDeformedExp, Mixture, SparseDistribution
 from ..supports import IntervalUnion, Region
 from ._data import (
     Floats,
-    Places,
+    PointTree,
     as_events,
     chunks,
     distance_from,
@@ -39,8 +38,8 @@ _BEYOND = 0.5
 # Warn if the support that is cut holds less of the mass of the fit.
 _LEAST_KEPT = 0.5
 # The farthest that an observation off the support extends it, relative to the base's width.
-_REACH = 1 / 40
-# The share of a distance by which rounding must not keep two intervals apart.
+_FARTHEST = 1 / 40
+# Rounding must not keep two intervals apart by this fraction of a distance.
 _TOUCH = 1e-9
 
 
@@ -49,20 +48,20 @@ def extreme_observations(
 ) -> tuple[Tensor, Tensor]:
     """Return the first and last observation (K, D), in lexicographic order, in each cell of a box.
 
-    With each comes the total weight of the observations that are equal to it. The extremes of a
-    union are among those of its parts, so these are all that is kept of data in parts.
+    With each comes the total weight of the observations that are equal to it. The extremes of all
+    of data are extremes of one of its chunks, so nothing else is kept of data in chunks.
     """
 
     def extremes(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         cell = torch.from_numpy(np.ravel_multi_index(_cells(_relative(x, box)), _shape(len(box))))
         kept = torch.zeros(len(x), dtype=torch.bool)
         for signed in (x, -x):
-            least = torch.ones_like(kept)
+            is_least = torch.ones_like(kept)
             for column in signed.T:
-                found = x.new_full((_CELLS,), torch.inf)
-                rest = torch.where(least, column, torch.inf)
-                least &= column == found.scatter_reduce(0, cell, rest, "amin")[cell]
-            kept |= least
+                least = x.new_full((_CELLS,), torch.inf)
+                candidates = torch.where(is_least, column, torch.inf)
+                is_least &= column == least.scatter_reduce(0, cell, candidates, "amin")[cell]
+            kept |= is_least
         return merged(x[kept], weight[kept])
 
     return reduced(extremes, x, weight)
@@ -71,23 +70,23 @@ def extreme_observations(
 def truncated(
     p: KernelDeformedExp,
     x: Tensor,
-    share: Tensor,
+    fraction: Tensor,
     observations: Tensor,
     cells: Cells,
     box: Sequence[Uniform],
 ) -> KernelDeformedExp:
-    """Truncate a density under a uniform base near the extreme observations (K, D) of each part.
+    """Truncate a density under a uniform base near the extreme observations (K, D).
 
-    These have shares (K,) of the weight of all. Parts of the support without observations are left
-    out. In one dimension, ends that are known to be those of the base stay.
+    These have fractions (K,) of the weight of all. Components of the support without observations
+    are left out. In one dimension, ends at a bound that the user gave stay.
     """
-    region: Any
+    region: Region | IntervalUnion
     if p.event_shape:
-        region = Region(_near(p, x, box), 1)
+        region = Region(_neighborhood(p, x, box), 1)
         nodes, weights = p.quadrature(1)
         kept = weights[region.check(nodes)].sum()
     else:
-        intervals = _intervals(p, x, share, observations, cells, box)
+        intervals = _intervals(p, x, fraction, observations, cells, box)
         kept = p.cdf(intervals).diff().sum()
         if not kept > 0:
             raise ValueError(
@@ -108,7 +107,7 @@ def truncated(
 def _intervals(
     p: KernelDeformedExp,
     x: Tensor,
-    share: Tensor,
+    fraction: Tensor,
     observations: Tensor,
     cells: Cells,
     box: Sequence[Uniform],
@@ -126,14 +125,14 @@ def _intervals(
     lower, upper = support.T.unsqueeze(-1)
     inside = (lower <= x.squeeze(-1)) & (x.squeeze(-1) <= upper)
     bounds = torch.stack([box[0].low, box[0].high])
-    reach = _REACH * bounds.diff()
-    near = (lower - reach <= x.squeeze(-1)) & (x.squeeze(-1) <= upper + reach)
+    margin = _FARTHEST * bounds.diff()
+    near = (lower - margin <= x.squeeze(-1)) & (x.squeeze(-1) <= upper + margin)
     near = inside | (near & ~inside.any(0))
     first = torch.where(near, low, torch.inf).amin(-1)
     outermost = torch.stack([first, torch.where(near, high, -torch.inf).amax(-1)], -1)
-    largest = torch.where(inside & (cells.unit == 0), share, 0.0).amax(-1)
-    some = inside.any(-1)
-    ends, outermost, largest = support[some], outermost[some], largest[some]
+    largest = torch.where(inside & (cells.unit == 0), fraction, 0.0).amax(-1)
+    occupied = inside.any(-1)
+    ends, outermost, largest = support[occupied], outermost[occupied], largest[occupied]
     beyond = _BEYOND / observations + (largest - 1 / observations).clamp_min(0) / 2
     signed = beyond.unsqueeze(-1) * torch.tensor([-1.0, 1.0], dtype=beyond.dtype)
     cut = p.icdf((p.cdf(outermost) + signed).clamp(0, 1))
@@ -144,38 +143,41 @@ def _intervals(
 
 
 def extended(
-    p: KernelDeformedExp, x: Tensor, share: Tensor, box: Sequence[Uniform]
+    p: KernelDeformedExp, x: Tensor, fraction: Tensor, box: Sequence[Uniform]
 ) -> SparseDistribution:
     """Extend the support of a density until it contains all observations (K, D).
 
     The density is mixed with the uniform one on the new support, with the weight of the
-    observations off the old one, which are `share` (K,) of all. In one dimension each of them adds
-    what is nearer to it than the nearest observation or interval, at most a fortieth of the base's
-    width; in several, a ball that reaches to the nearest observation of the loneliest of them.
+    observations off the old one; `fraction` (K,) is the weight of each relative to all. In one
+    dimension each of them adds an interval that reaches to the nearest observation or interval, at
+    most a fortieth of the base's width to either side; in several, a ball that reaches to the
+    nearest observation of the loneliest of them.
     """
     missed = torch.isneginf(p.log_prob(as_events(x)))
     if not missed.any():
         return p
-    weight = share[missed].sum()
+    weight = fraction[missed].sum()
     low, high = (torch.stack([getattr(side, end) for side in box]) for end in ("low", "high"))
     scale = (high - low).numpy()
-    places = x.numpy() / scale
-    off = places[missed.numpy()]
-    reach = cKDTree(places).query(off, 2)[0][:, 1]
-    region: Any
+    points = x.numpy() / scale
+    off = points[missed.numpy()]
+    radii = cKDTree(points).query(off, 2)[0][:, 1]
+    region: Region | IntervalUnion
     if p.event_shape:
-        balls = Places(scale, cKDTree(off)), min(reach.max(), _REACH)
+        balls = PointTree(scale, cKDTree(off)), min(radii.max(), _FARTHEST)
         region = Region(Neighborhood((balls,), p), 1)
     else:
-        reach = np.minimum(reach, distance_from(p, x[missed]) / scale)
-        reach = scale * reach.clip(1 / _CELLS, _REACH) * (1 + _TOUCH)
-        more = x[missed] + torch.from_numpy(np.stack([-reach, reach], -1))
-        region = IntervalUnion.merged(torch.cat([intervals_of(p), more.clamp(low, high)]))
+        radii = np.minimum(radii, distance_from(p, x[missed]) / scale)
+        radii = scale * radii.clip(1 / _CELLS, _FARTHEST) * (1 + _TOUCH)
+        added = x[missed] + torch.from_numpy(np.stack([-radii, radii], -1))
+        region = IntervalUnion.merged(torch.cat([intervals_of(p), added.clamp(low, high)]))
     logits = torch.stack([1 - weight, weight]).log()
     return Mixture(logits, [p, uniform(region, low, high, float(p.alpha))])
 
 
-def uniform(region: Any, low: Tensor, high: Tensor, alpha: float) -> KernelDeformedExp:
+def uniform(
+    region: Region | IntervalUnion, low: Tensor, high: Tensor, alpha: float
+) -> KernelDeformedExp:
     """Return the uniform density on a region of the box between corners (D,), with an alpha."""
     center = as_events(torch.lerp(low, high, 0.5).unsqueeze(0))
     whole = KernelDeformedExp(
@@ -186,9 +188,9 @@ def uniform(region: Any, low: Tensor, high: Tensor, alpha: float) -> KernelDefor
 
 @dataclass(frozen=True)
 class Neighborhood:
-    """Whether locations are within radii of some places, or where a density is positive."""
+    """Indicator function of balls around points, and of the support of a density."""
 
-    balls: tuple[tuple[Places, float], ...]
+    balls: tuple[tuple[PointTree, float], ...]  # Centers and a radius
     p: SparseDistribution | None = None
 
     def __call__(self, t: Tensor) -> Tensor:
@@ -201,16 +203,16 @@ class Neighborhood:
         if self.p is not None:
             inside = self.p.log_prob(x) > -torch.inf
         x = x.nan_to_num()
-        for places, radius in self.balls:
-            inside |= torch.from_numpy(places.distance(x) <= radius)
+        for centers, radius in self.balls:
+            inside |= torch.from_numpy(centers.distance(x) <= radius)
         return inside
 
 
-def _near(p: KernelDeformedExp, x: Tensor, box: Sequence[Uniform]) -> Neighborhood:
-    """Return what is near the observations (K, D) in each part of a support.
+def _neighborhood(p: KernelDeformedExp, x: Tensor, box: Sequence[Uniform]) -> Neighborhood:
+    """Return the neighborhood of the observations (K, D) in each component of a support.
 
-    A place is near within r of an observation: r is the largest distance of the n observations in
-    its part from their nearest neighbors. A new observation is exchangeable with these, and
+    It extends to a distance r from the n observations in the component, the largest distance of one
+    of them from its nearest neighbor. A new observation is exchangeable with these, and therefore
     farther away with a probability of at most 1/(n + 1).
 
     References:
@@ -219,24 +221,24 @@ def _near(p: KernelDeformedExp, x: Tensor, box: Sequence[Uniform]) -> Neighborho
     """
     x, shape = x[p.log_prob(x) > -torch.inf], _shape(len(box))
     cells = _cells(_relative(x, box))
-    share = (torch.arange(shape[0], dtype=x.dtype) + 0.5) / shape[0]
-    centers = torch.cartesian_prod(*[torch.lerp(side.low, side.high, share) for side in box])
+    middles = (torch.arange(shape[0], dtype=x.dtype) + 0.5) / shape[0]
+    centers = torch.cartesian_prod(*[torch.lerp(side.low, side.high, middles) for side in box])
     positive = (p.log_prob(centers) > -torch.inf).numpy().reshape(shape)
     positive[cells] = True
-    part = label(positive)[0][cells]
+    component = label(positive)[0][cells]
     scale = torch.stack([side.high - side.low for side in box]).numpy()
-    places = x.numpy() / scale
-    distance = cKDTree(places).query(places, 2)[0][:, 1]  # Infinite of a single observation
+    points = x.numpy() / scale
+    distance = cKDTree(points).query(points, 2)[0][:, 1]  # Infinite of a single observation
     return Neighborhood(
         tuple(
-            (Places(scale, cKDTree(places[part == k])), distance[part == k].max())
-            for k in np.unique(part)
+            (PointTree(scale, cKDTree(points[component == k])), distance[component == k].max())
+            for k in np.unique(component)
         )
     )
 
 
 def _relative(x: Tensor, box: Sequence[Uniform]) -> Floats:
-    """Return the nearest places (n, D) in a box, relative to it, with ends at 0 and 1."""
+    """Return the nearest points (n, D) of a box, relative to it, with ends at 0 and 1."""
     sides = [(t - side.low) / (side.high - side.low) for t, side in zip(x.T, box, strict=True)]
     return torch.stack(sides, -1).nan_to_num().clamp(0, 1).numpy()
 

@@ -43,7 +43,7 @@ _SINGULAR = 1e-13
 _STAGE = 4.0
 # The gain of log-likelihood, relative to it, that alpha above 1 must bring.
 _BETTER = 1e-9
-# The radius of the outermost observation in the first ball, relative to that of the ball.
+# The distance of the outermost observation from the first ball's center, relative to its radius.
 _INSIDE = 0.9
 # Half-widths of the box of `support_` around the ellipse, and around a normal density.
 _ROUND, _FAR = 1.06, 4.0
@@ -81,7 +81,7 @@ class BetaGaussianDensity(DensityEstimator):
     $$p(x) \propto (1 - |L^{-1}(x - \mu)|^2)_+^m, \qquad m = 1/(\alpha - 1)$$
 
     The likelihood is 0, without a gradient, wherever the support misses an observation, so that
-    general optimisers fail. Two methods do not:
+    general optimizers fail. Two methods do not:
 
     * "likelihood": at a given alpha, minus the log-likelihood is convex in $L^{-1}$ and
       $L^{-1}\mu$ together, and a barrier that keeps all observations inside. Newton's method starts
@@ -142,7 +142,7 @@ class BetaGaussianDensity(DensityEstimator):
         """Fit the density to data.
 
         Args:
-            X: Observations (n, D), of which D + 1 or more span the space.
+            X: Observations (n, D), which span the space: D + 1 of them or more.
             y: Not used.
             sample_weight: Nonnegative weights (n,).
 
@@ -206,8 +206,9 @@ class BetaGaussianDensity(DensityEstimator):
 
     def _plane_box(self) -> tuple[Floats, Floats]:
         p = self.density_
-        reach = (_ROUND if self.alpha_ > 1 else _FAR) * p.scale_tril.norm(dim=-1)
-        return (p.loc - reach).numpy(), (p.loc + reach).numpy()
+        # The norm of a row of the factor is the half-width of the ellipsoid along an axis.
+        half_width = (_ROUND if self.alpha_ > 1 else _FAR) * p.scale_tril.norm(dim=-1)
+        return (p.loc - half_width).numpy(), (p.loc + half_width).numpy()
 
     def score(self, X: ArrayLike, y: object = None) -> float:
         """Return the mean log density, -inf if one observation is off the support.
@@ -222,15 +223,16 @@ def _likeliest_alpha(moments: _Moments, tol: float, max_iter: int) -> float:
     dim = moments.mean.numel()
 
     def loss(alpha: float) -> float:
-        """Minus the mean log-likelihood of whitened data."""
+        """Return minus the mean log-likelihood of whitened data."""
         m = 1 / (alpha - 1)
-        # The logarithm of the normalising constant of (1 - |z|^2)^m on the unit ball.
+        # The logarithm of the normalizing constant of (1 - |z|^2)^m on the unit ball.
         constant = math.lgamma(m + 1 + dim / 2) - math.lgamma(m + 1) - dim / 2 * math.log(math.pi)
         return _most_likely(moments, alpha, tol, max_iter).value - constant
 
+    # The loss of the standard normal density is its entropy, since whitened data have its moments.
     normal = dim / 2 * (1 + np.log(2 * np.pi))
     best = minimize_scalar(
-        lambda share: loss(1 / share),
+        lambda inverse: loss(1 / inverse),
         bounds=_SEARCHED,
         method="bounded",
         options={"xatol": 1e-6},
@@ -248,7 +250,7 @@ def _matrix(free: Tensor, dim: int) -> Tensor:
 
 
 def _most_likely(moments: _Moments, alpha: float, tol: float, max_iter: int) -> Minimum:
-    r"""Maximise the likelihood over supports by Newton's method.
+    r"""Maximize the likelihood over supports by Newton's method.
 
     In $z = A x - b$, A lower triangular, the support is the unit ball. Minus the log-likelihood,
 
@@ -270,25 +272,27 @@ def _most_likely(moments: _Moments, alpha: float, tol: float, max_iter: int) -> 
             return Evaluation(math.inf, free, lambda: torch.diag(free))
         inverse = torch.zeros_like(matrix)
         inverse.diagonal().copy_(1 / axes)
+        # With rows r_i = (x_i, -1) and M = (A, b), z_i = M r_i: d(-m w log room) / dM = pull z r^T.
         pull = 2 * m * weight / room
         slope = (pull.unsqueeze(-1) * z).T @ rows - inverse
 
         def hessian() -> Tensor:
             outer = z[:, i] * rows[:, j]
-            found = (2 * (pull / room).unsqueeze(-1) * outer).T @ outer
-            found += (i.unsqueeze(-1) == i) * ((pull.unsqueeze(-1) * rows).T @ rows)[j][:, j]
-            return found + inverse[i, j].square().diag()
+            matrix = (2 * (pull / room).unsqueeze(-1) * outer).T @ outer
+            matrix += (i.unsqueeze(-1) == i) * ((pull.unsqueeze(-1) * rows).T @ rows)[j][:, j]
+            return matrix + inverse[i, j].square().diag()
 
         value = -axes.log().sum() - m * (weight @ room.log())
         return Evaluation(float(value), slope[i, j], hessian)
 
     start = _INSIDE / x.norm(dim=1).amax() * torch.eye(dim, dim + 1, dtype=x.dtype)[i, j]
     exponent, m = m, max(m, 1.0)
-    found = minimize(evaluate, start, tol, max_iter)
+    minimum = minimize(evaluate, start, tol, max_iter)
+    # `evaluate` reads m: the barrier is weakened in stages, each started from the last minimum.
     while m > exponent:
         m = max(exponent, m / _STAGE)
-        found = minimize(evaluate, found.x, tol, max_iter)
-    return found
+        minimum = minimize(evaluate, minimum.x, tol, max_iter)
+    return minimum
 
 
 def _by_kurtosis(moments: _Moments) -> float:
@@ -298,18 +302,23 @@ def _by_kurtosis(moments: _Moments) -> float:
     kurtosis = float(fourth) / (dim * (dim + 2))
     if kurtosis >= 1:
         return 1.0
+    # kurtosis = N / (N + 2), solved for m in N = D + 2 m + 2.
     m = kurtosis / (1 - kurtosis) - 1 - dim / 2
     return 1 + 1 / m if m > 0 else np.inf
 
 
 def _by_moments(dim: int, alpha: float) -> Tensor:
-    """Return (A, b) of whitened data: the support, or at alpha = 1 the identity."""
+    """Return (A, b) of whitened data: the support, or at alpha = 1 the identity.
+
+    A beta-Gaussian on the unit ball has the covariance I/(D + 2 + 2/(alpha - 1)).
+    """
     factor = 1.0 if alpha == 1 else (dim + 2 + 2 / (alpha - 1)) ** -0.5
     return factor * torch.eye(dim, dim + 1, dtype=torch.float64)
 
 
 def _density(moments: _Moments, matrix: Tensor, alpha: float) -> SparseDistribution:
     matrix, shift = matrix[:, :-1], matrix[:, -1:]
+    # Whitened data w = F^-1 (x - mean) have z = A w - b in the ball: x = mean + F A^-1 (z + b).
     tril = moments.factor @ torch.linalg.inv(matrix).tril()
     loc = moments.mean + (tril @ shift).squeeze(-1)
     if alpha == 1 and len(loc) == 1:

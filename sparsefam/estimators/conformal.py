@@ -12,19 +12,19 @@ from torch import Tensor
 from .._numerics.validation import as_number
 from ..distributions import Mixture, SparseDistribution
 from ..supports import IntervalUnion, Region
-from ._data import Places, distance_from, intervals_of, log_density
+from ._data import PointTree, distance_from, intervals_of, log_density
 from ._truncation import Neighborhood, uniform
 
 __all__ = ["conformal_mass", "folds_of", "widened"]
 
 # The number of folds, and the least number of observations.
 _FOLDS, _LEAST = 5, 25
-# Rounding of products with 1 - coverage.
+# Products with 1 - coverage are whole numbers up to this rounding.
 _ROUNDING = 1e-9
 
 
 def conformal_mass(p: SparseDistribution, y: Tensor, coverage: float) -> Tensor:
-    r"""Return the mass of whose sets of highest density contain new answers with a probability.
+    r"""Return the mass of the sets of highest density that contain new answers with a probability.
 
     The mass is the $\lceil (n + 1) c \rceil$-th smallest of `p.highest_density_mass(y)`, where c is
     the coverage, and `new.highest_density(mass)` a split conformal prediction set. If the n answers
@@ -55,20 +55,21 @@ def conformal_mass(p: SparseDistribution, y: Tensor, coverage: float) -> Tensor:
         least = math.ceil(coverage / (1 - coverage) - _ROUNDING)
         raise ValueError(f"coverage={coverage:g} takes at least {least} answers, got {len(y)}")
     masses = p.highest_density_mass(y)
-    found = masses.sort().values[rank - 1]
-    if found >= 1:
-        share = float((masses >= 1).double().mean())
+    mass = masses.sort().values[rank - 1]
+    if mass >= 1:
+        missed = float((masses >= 1).double().mean())
         raise ValueError(
-            f"y must be where p is positive for a share of {coverage:g}, got {share:.0%} of the "
+            f"y must be where p is positive for a share of {coverage:g}, got {missed:.0%} of the "
             "answers where it is zero; use a smaller alpha or a wider density"
         )
-    return found
+    return mass
 
 
 def folds_of(x: Tensor, coverage: Any, random_state: Any) -> Tensor:
     """Return the fold (n,) of each observation, at random, of five equal ones."""
     if not 0 < as_number(coverage) < 1:
         raise ValueError(f"coverage must be a number between 0 and 1, or None, got {coverage!r}")
+    # The rank of the radius, floor((n + 1)(1 - coverage)), must be at least 1.
     n, least = len(x), math.ceil(1 / (1 - coverage) - 1 - _ROUNDING)
     if n < max(least, _LEAST):
         raise ValueError(
@@ -76,12 +77,12 @@ def folds_of(x: Tensor, coverage: Any, random_state: Any) -> Tensor:
         )
     fold = torch.from_numpy(check_random_state(random_state).permutation(n) % _FOLDS)
     for k in range(_FOLDS):
-        rest = x[fold != k]
-        if (rest == rest[0]).all(0).any():
+        training = x[fold != k]
+        if (training == training[0]).all(0).any():
             raise ValueError(
-                f"X must have no constant column among the {len(rest)} observations that "
-                f"coverage={coverage:g} leaves for a fit, got {rest.amin(0).tolist()} to "
-                f"{rest.amax(0).tolist()}"
+                f"X must have no constant column among the {len(training)} observations that "
+                f"coverage={coverage:g} leaves for a fit, got {training.amin(0).tolist()} to "
+                f"{training.amax(0).tolist()}"
             )
     return fold
 
@@ -94,12 +95,12 @@ def widened(
     The density p is fitted to all n observations, each of the `inners` to all but one fold `held`
     (m, D). The radius is the $\lfloor (n + 1)(1 - coverage) \rfloor$-th largest distance of an
     observation from the support of the fit without its fold. The new support has the places within
-    it from the support of any of these fits, inside known `limits` (D, 2), and the support of p.
+    it from the support of any of these fits, inside the `limits` (D, 2), and the support of p.
     It contains the cross-conformal set, whose places are as far off as so many observations or
     fewer.
 
     It stays a density as a mixture of the estimate and the uniform density on the new support, with
-    the share of the observations that the fits without them miss.
+    a weight that is the fraction of the observations that the fits without them miss.
 
     References:
         Vovk (2015), Cross-conformal predictors. Annals of Mathematics and AI 74.
@@ -111,14 +112,15 @@ def widened(
     off = np.concatenate([distance_from(inner, x) for inner, x in pairs])
     radius = float(np.sort(off)[-rank])
     missed = sum(int(log_density(inner, x).isneginf().sum()) for inner, x in pairs)
-    parts = getattr(p, "components", [p])
-    extra = 0.0 if len(parts) == 1 else float(p.probs[-1])
-    share = max((missed + 1) / (count + 2), extra)
-    region: Any
+    # A mixture comes from `extended`: its second component is uniform already.
+    components = getattr(p, "components", [p])
+    uniform_weight = 0.0 if len(components) == 1 else float(p.probs[-1])
+    uniform_weight = max((missed + 1) / (count + 2), uniform_weight)
+    region: Region | IntervalUnion
     if len(limits) > 1:
-        supports = [Places.in_support(inner) for inner in inners]
-        region = Region(Neighborhood(tuple((places, radius) for places in supports), p), 1)
-        boxes = [places.box(radius) for places in (*supports, Places.in_support(p))]
+        supports = [PointTree.in_support(inner) for inner in inners]
+        region = Region(Neighborhood(tuple((points, radius) for points in supports), p), 1)
+        boxes = [points.box(radius) for points in (*supports, PointTree.in_support(p))]
         lows, highs = (torch.from_numpy(np.array(ends)) for ends in zip(*boxes, strict=True))
         low = lows.amin(0).maximum(limits[:, 0])
         high = highs.amax(0).minimum(limits[:, 1])
@@ -132,5 +134,6 @@ def widened(
         ends = ends.nan_to_num(neginf=first, posinf=last)
         region = IntervalUnion.merged(ends[ends[:, 0] < ends[:, 1]])
         low, high = (end.reshape(1) for end in (region.lower_bound, region.upper_bound))
-    logits = limits.new_tensor([1 - share, share]).log()
-    return Mixture(logits, [parts[0], uniform(region, low, high, float(parts[0].alpha))])
+    logits = limits.new_tensor([1 - uniform_weight, uniform_weight]).log()
+    estimate = components[0]
+    return Mixture(logits, [estimate, uniform(region, low, high, float(estimate.alpha))])

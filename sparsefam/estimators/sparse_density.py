@@ -56,11 +56,11 @@ _PENALTIES = tuple(10.0**-k for k in range(1, 9))
 _NARROWEST = 0.5
 # The size of the scores for which a mesh is made.
 _SCORE = 10.0
-# The standard deviation of the default base at alpha = 1, relative to that of the data.
+# The standard deviation of the default base at alpha = 1, relative to the data's.
 _WIDE = 2.0
 # The accuracy of a mesh, by dimension. In several, edges are located along the last axis only.
 _TOLERANCE = {1: 1e-11, 2: 1e-6, 3: 1e-3}
-# Warn if a fit under a given base is zero at a larger share of the observations.
+# Warn if a fit under a given base is zero at a larger fraction of the observations.
 _MOST_MISSED = 0.01
 # Warn if the distance between the quartiles is below so many times the narrowest bandwidth.
 _TAILS = 2.0
@@ -74,7 +74,7 @@ class SparseDensity(DensityEstimator):
     r"""Estimate a density on one, two or three columns of numbers that may be exactly zero.
 
     The kernel deformed exponential family $p = [1 + (\alpha - 1)(f - A)]_+^{1/(\alpha - 1)}\,q_0$
-    whose score f minimises the Fenchel-Young loss of the data, penalized by the norm of f:
+    whose score f minimizes the Fenchel-Young loss of the data, penalized by the norm of f:
 
     $$\Omega^*_\alpha(f) - \tfrac1n \sum_i f(x_i) + \tfrac{\rho}{2} \|f\|^2$$
 
@@ -82,8 +82,8 @@ class SparseDensity(DensityEstimator):
     likelihood. Takeuchi's criterion, an estimate of the loss of left-out observations, chooses the
     bandwidth and the penalty unless they are given.
 
-    Columns whose values are there three times or more on average are taken for rounded, as counts
-    are: an observation then stands for all places that are nearer to it than to the next value.
+    Columns whose values occur three times or more on average are taken for rounded, as counts
+    are: an observation then stands for all numbers that are nearer to it than to the next value.
     Columns of categories are not estimated: fit a density to the rows of each category.
 
     Args:
@@ -99,22 +99,22 @@ class SparseDensity(DensityEstimator):
         base: Base density, or one for each column: univariate distributions of torch. Default at
             alpha = 1: normal with twice the standard deviation of the data, so that the density is
             positive everywhere, or at least within the bounds. At alpha above 1: uniform on the
-            range of the data and a quarter of it more on either side, and then cut: parts of the
-            support without observations are left out. In one dimension an interval ends where the
-            mass beyond its outermost observations reaches $1/(2n)$, half of the mean mass that n
-            observations of any density miss there, plus half of its largest tie. In two and three a
-            part keeps the places within r of an observation; r is the largest distance of its own
-            observations from their nearest neighbours, with columns divided by the widths of the
-            base. Observations that are off this support extend it, and the density is mixed with
-            the uniform one on the new support, with their share as its weight.
-        bounds: Known bounds (low, high) of all columns, or a pair for each: None where there is no
+            range of the data and a quarter of it more on either side, and then cut: components of
+            the support without observations are left out. In one dimension an interval ends where
+            the mass beyond its outermost observations reaches $1/(2n)$, half of the mean mass that
+            n observations of any density miss there, plus half of its largest tie. In two and three
+            a component keeps the points within r of an observation; r is the largest distance of
+            its observations from their nearest neighbors, with columns divided by the widths of
+            the base. Observations that are off this support extend it, and the density is mixed
+            with the uniform one on the new support, whose weight is their fraction of all.
+        bounds: Bounds (low, high) of all columns, or a pair for each: None where there is no
             bound, as in (0, None). The default base ends there, and is not cut there. Not with
             `base`.
         coverage: The probability with which a new observation falls into the support, on average
             over data. The support is widened by a distance that five fits without a fifth of the
             observations calibrate; for every distribution it has at least the probability
             $2\,coverage - 1 - \sqrt{2/n}$, and in practice about `coverage` or more.
-            Supports grow with `coverage`, and contain that of coverage=None.
+            Supports grow with `coverage`, and contain the one of coverage=None.
             At least $coverage / (1 - coverage)$ observations are needed. Not with alpha=1, unequal
             weights or `partial_fit`.
         tol: The fit ends when a step promises a smaller decrease of the loss, relative to it where
@@ -128,8 +128,8 @@ class SparseDensity(DensityEstimator):
     Attributes:
         density_: The density, a `KernelDeformedExp` or `KernelExp`; with `coverage`, or where a fit
             is zero at some observations, a `Mixture` of it and the uniform one on the support.
-        support_: Where it is positive: for one column the intervals (J, 2); for two a mask on a
-            grid, with `x`, `y`, `mask` and `outline`.
+        support_: Its support: for one column the intervals (J, 2); for two a mask on a grid,
+            with `x`, `y`, `mask` and `outline`.
         support_mass_: The mass of each interval (J,).
         offset_: The mean log density of the observations on the support, for `decision_function`;
             after `partial_fit`, of the last ones.
@@ -196,7 +196,7 @@ class SparseDensity(DensityEstimator):
         Raises:
             ValueError: Fewer than two observations, more than three columns, a constant column,
                 NaN; weights that are negative or all zero; parameters outside of their range;
-                `coverage` with too few observations, of which the message says the least number; a
+                `coverage` with too few observations (the message says the least number); a
                 density with peaks too narrow to integrate.
 
         Warns:
@@ -229,7 +229,7 @@ class SparseDensity(DensityEstimator):
         points = inducing_points(given, x, columns, limits[0], self.random_state)
         evenly_spaced = dim == 1 and np.ndim(given) == 0
         least = _NARROWEST * float(points[:2].diff(dim=0).sum()) if evenly_spaced else 0.0
-        widths = [share * columns.deviation for share in _BANDWIDTHS]
+        widths = [factor * columns.deviation for factor in _BANDWIDTHS]
         resolved = [w for w in widths[1:] if float(w.amin()) >= least and (w >= unit).all()]
         widths = [torch.maximum(widths[0], unit), *resolved]
         kernels = _candidate_kernels(self.kernel, self.bandwidth, widths)
@@ -237,16 +237,17 @@ class SparseDensity(DensityEstimator):
             _warn_of_tails(x, float(columns.high - columns.low), least)
 
         def objective(alpha: float, kernel: Kernel) -> Objective:
-            some = torch.zeros(len(points), dtype=points.dtype)
-            some[0] = _SCORE
-            mesh = kernel_density(kernel, points, some, self._bases[alpha], alpha).mesh
+            # The mesh is made for scores of a size, before the weights are known.
+            weights = torch.zeros(len(points), dtype=points.dtype)
+            weights[0] = _SCORE
+            mesh = kernel_density(kernel, points, weights, self._bases[alpha], alpha).mesh
             return Objective.of(alpha, kernel, points, mesh, cells).with_data(x, weight)
 
         fit = self._best_fit(alphas, kernels, objective, x, weight)
         self._extremes = x.new_empty(0, dim), weight.new_empty(0)
         self._keep(fit, x, weight)
         if self.coverage is not None:
-            # Nothing may depend on those held out, so alpha is not that of all data.
+            # No fit may depend on the observations that it leaves out, so none takes alpha of all.
             inner = clone(self).set_params(coverage=None, alpha=self.alpha or max(_ALPHAS))
             held = [x[fold == k] for k in fold.unique()]
             inners = [clone(inner).fit(x[fold != k].numpy()).density_ for k in fold.unique()]
@@ -323,9 +324,9 @@ class SparseDensity(DensityEstimator):
         ends = torch.stack([columns.low, columns.high], -1)
         at_bound = (ends == limits).any(1) & (count > 0) & (unit == 1)
         if at_bound.any():
-            some = ", ".join(f"{names[d]!r}" for d in at_bound.nonzero().flatten().tolist())
+            listed = ", ".join(f"{names[d]!r}" for d in at_bound.nonzero().flatten().tolist())
             warnings.warn(
-                f"X has whole numbers at the ends of bounds, in columns {some}, which are taken "
+                f"X has whole numbers at the ends of bounds, in columns {listed}, which are taken "
                 "for rounded: 0 in bounds=(0, None) stands for 0 to 0.5, where the density is "
                 "twice its share; for counts leave bounds out",
                 RuntimeWarning,
@@ -369,19 +370,19 @@ class SparseDensity(DensityEstimator):
 
     def _keep(self, fit: Fit, x: Tensor, weight: Tensor) -> None:
         """Set the attributes of a fit and its density, with the ends of new data (n, D)."""
-        objective, found = fit.objective, fit.minimum
-        if found.decrease >= self.tol:
+        objective, minimum = fit.objective, fit.minimum
+        if minimum.decrease >= self.tol:
             warnings.warn(
-                f"the fit ended before tol={self.tol}: after {found.steps} steps (max_iter="
-                f"{self.max_iter}) the next promises {found.decrease:.2g}",
+                f"the fit ended before tol={self.tol}: after {minimum.steps} steps (max_iter="
+                f"{self.max_iter}) the next promises {minimum.decrease:.2g}",
                 ConvergenceWarning,
                 stacklevel=4,
             )
         kernel = objective.kernel
         self.bandwidth_ = kernel.bandwidth.numpy() if isinstance(kernel, Gaussian) else None
-        self.alpha_, self.penalty_, self.n_iter_ = objective.alpha, fit.penalty, found.steps
+        self.alpha_, self.penalty_, self.n_iter_ = objective.alpha, fit.penalty, minimum.steps
         self.base_: Any = self._bases[objective.alpha]
-        density, mean = self._density(fit), float(objective.mean @ found.x)
+        density, mean = self._density(fit), float(objective.mean @ minimum.x)
         self.loss_ = float(conjugate(density.score, density)) - mean
         self.criterion_ = self.loss_ + fit.criterion - fit.loss
         self._objective, self._whole = objective, density
@@ -389,14 +390,12 @@ class SparseDensity(DensityEstimator):
             ends = extreme_observations(x, weight, self.base_)
             values, weights = (torch.cat(pair) for pair in zip(self._extremes, ends, strict=True))
             self._extremes = values, weights = extreme_observations(values, weights, self.base_)
-            share, count = weights / objective.weight, objective.observations
-            density = truncated(density, values, share, count, objective.cells, self.base_)
-            self._set(extended(density, values, share, self.base_), x)
+            fraction, count = weights / objective.weight, objective.observations
+            density = truncated(density, values, fraction, count, objective.cells, self.base_)
+            self._set(extended(density, values, fraction, self.base_), x)
             return
         self._set(density, x)
-        off = [
-            part[log_density(density, rows).isneginf()].sum() for rows, part in chunks(x, weight)
-        ]
+        off = [w[log_density(density, rows).isneginf()].sum() for rows, w in chunks(x, weight)]
         missed = float(sum(off) / weight.sum())
         if missed > _MOST_MISSED:
             warnings.warn(
@@ -407,7 +406,7 @@ class SparseDensity(DensityEstimator):
             )
 
     def _set(self, density: SparseDistribution, x: Tensor) -> None:
-        """Set the density, and what follows from it and observations (n, D)."""
+        """Set the density, its masses, and its offset from observations (n, D)."""
         self.density_ = density
         self._set_offset(x)
         self.__dict__.pop("support_mass_", None)
@@ -453,19 +452,19 @@ def _default_base(alpha: float, columns: Columns, limits: Tensor, unit: Tensor) 
     """Return a base density for each column.
 
     At alpha = 1, where the density has its tails, it is normal with twice the standard deviation,
-    within known limits. Otherwise it is uniform on the range of the data and a margin.
+    within the limits. Otherwise it is uniform on the range of the data and a margin.
     """
-    known = torch.isfinite(limits)
+    bounded = torch.isfinite(limits)
     margin = torch.maximum(MARGIN * (columns.high - columns.low), unit)
-    low = torch.where(known[:, 0], limits[:, 0], columns.low - margin)
-    high = torch.where(known[:, 1], limits[:, 1], columns.high + margin)
+    low = torch.where(bounded[:, 0], limits[:, 0], columns.low - margin)
+    high = torch.where(bounded[:, 1], limits[:, 1], columns.high + margin)
     base: list[Any] = uniform_box(low, high)
     if alpha > 1:
         return base
     for d, (loc, scale) in enumerate(zip(columns.mean, _WIDE * columns.deviation, strict=True)):
-        if not known[d].all():
+        if not bounded[d].all():
             base[d] = Normal(loc, scale, validate_args=False)
-        if known[d].sum() == 1:
+        if bounded[d].sum() == 1:
             base[d] = Truncated(base[d], *limits[d])
     return base
 

@@ -1,4 +1,4 @@
-"""Which tensors of a run of a model are computed from what may change in the next run."""
+"""Follow the tensors of a run of a model that may be others in the next run."""
 
 import sys
 from numbers import Number
@@ -13,11 +13,11 @@ from typing_extensions import Self
 
 __all__ = ["Flow", "Followed"]
 
-# Operations of which a tensor gives the shape and the dtype only.
+# Operations that take only the shape and the dtype of a tensor.
 _LIKE = "empty_like", "full_like", "ones_like", "zeros_like"
 _NEW = "new_empty", "new_full", "new_ones", "new_zeros"
 _SHAPES = {getattr(torch.ops.aten, name) for name in (*_LIKE, *_NEW)}
-# These packages read values to raise errors; what they compute, they compute by tensors.
+# These packages read values to raise errors, but compute by tensors.
 _CHECKS = ("pyro.", "sparsefam.", "torch.distributions.")
 
 
@@ -33,8 +33,8 @@ class Flow(Messenger):
         super().__init__()
         self._followed, self._names = Followed(), set[str]()
         self._followed.add(inputs)
-        known = Tensor, Number, str, type(None)
-        self._followed.is_read = not all(isinstance(x, known) for x in tree_leaves(inputs))
+        kinds = Tensor, Number, str, type(None)
+        self._followed.is_read = not all(isinstance(x, kinds) for x in tree_leaves(inputs))
 
     def __enter__(self) -> Self:
         self._followed.__enter__()
@@ -66,8 +66,9 @@ class Flow(Messenger):
 class Followed(TorchDispatchMode):
     """Follows tensors: whatever an operation on them returns depends on them.
 
-    That holds without a derivative, too, as of comparisons and indices. If a number is read, by
-    `item`, `bool` and the like, all that comes after may depend. Arrays of numpy are not followed.
+    That includes operations without a derivative, such as comparisons and indices. If a number is
+    read, by `item`, `bool` and the like, all that comes after may depend. Arrays of numpy are not
+    followed.
 
     Attributes:
         is_read: Whether a number was read, other than to check it.
@@ -97,6 +98,7 @@ class Followed(TorchDispatchMode):
         if func.overloadpacket not in _SHAPES and self.reaches((args, kwargs)):
             self.add(result)
             if not all(isinstance(x, Tensor) for x in tree_leaves(result)):
+                # A number was read: by the model, unless the caller outside torch is a check.
                 frame: Any = sys._getframe(1)
                 while frame.f_globals["__name__"].startswith(("torch._", "torch.utils.")):
                     frame = frame.f_back

@@ -54,6 +54,7 @@ class _ParticleELBO(ELBO):
         """Return an estimate whose gradient estimates the loss's."""
         traces = self._get_traces(model, guide, args, kwargs)
         loss, surrogate, self._state = self._estimate(traces)
+        # The value of the loss, with the gradient of the surrogate.
         return warn_if_nan(loss, "loss") + (surrogate - surrogate.detach())
 
     def loss_and_grads(self, model: _Program, guide: _Program, *args: Any, **kwargs: Any) -> float:
@@ -103,11 +104,11 @@ class TsallisELBO(_ParticleELBO):
     \left(\frac{p(x)}{e^c}\right)^{1-\alpha} D_\alpha(q\,\|\,p(\cdot \mid x))$$
 
     with $D_\alpha$ of `tsallis_divergence`, at most $1/(1 - \alpha)$. For any scale $c$ the guide
-    that maximises it has the least $D_\alpha$; as $\alpha \to 1$ it is the usual bound. The scale
+    that maximizes it has the least $D_\alpha$; as $\alpha \to 1$ it is the usual bound. The scale
     follows the Rényi bound $\log E_q[(p(x, z)/q(z))^{1-\alpha}]/(1 - \alpha)$, to which it is then
     equal, so that it does not overflow.
 
-    Gradients are pathwise for reparameterised sites; other sites use the score function with the
+    Gradients are pathwise for reparameterized sites; other sites use the score function with the
     deformed logarithm in place of the log ratio. Pathwise gradients miss mass that crosses an edge
     where the posterior jumps, as with a uniform prior; sample such sites of the guide from
     `guide_density.has_rsample_(False)`. The guide's own density must then vanish at its ends: the
@@ -115,7 +116,7 @@ class TsallisELBO(_ParticleELBO):
     infinite variance. Pathwise gradients are right where densities vanish continuously.
 
     Args:
-        alpha: Order, between 0 and 1. A smaller order penalises mass off the support less, and has
+        alpha: Order, between 0 and 1. A smaller order penalizes mass off the support less, and has
             noisier gradients in many dimensions.
         num_particles: Number of samples of the guide for each step. Each is a run of the guide and
             the model, unless `vectorize_particles=True` makes them a dimension of one run.
@@ -151,17 +152,18 @@ class TsallisELBO(_ParticleELBO):
 
     def _estimate(self, traces: Iterable[tuple[Trace, Trace]]) -> tuple[Tensor, Tensor, float]:
         """Estimate the negative bound; the state is (1 - alpha) c, with the running scale c."""
-        parts = [
-            (self._particles(m), self._particles(g), self._particles(g, _score_part))
+        terms = [
+            (self._particles(m), self._particles(g), self._particles(g, _score_term))
             for m, g in traces
         ]
-        log_p, log_q, log_r = (torch.cat(x) for x in zip(*parts, strict=True))
+        log_p, log_q, log_r = (torch.cat(x) for x in zip(*terms, strict=True))
         # NaN is not masked.
         inside = ~((log_p == -math.inf) | (log_q == -math.inf))
         log_w = torch.where(inside, log_p, 0.0) - torch.where(inside, log_q, 0.0)
         power = torch.where(inside, (1 - self.alpha) * log_w.detach().double(), -math.inf)
         log_moment = self._rescaled(power)
         ratio = torch.exp(power - log_moment)
+        # c + E[ln_alpha(w / e^c)] with w^(1 - alpha) / e^((1 - alpha) c) = ratio.
         bound = (log_moment + ratio.mean() - 1) / (1 - self.alpha)
         # Scores have mean zero, so a constant may be subtracted from their weight: with alpha the
         # total weight of log q is zero where the ratio is 1, and the variance small.
@@ -187,6 +189,7 @@ class TsallisELBO(_ParticleELBO):
                 RuntimeWarning,
                 stacklevel=4,
             )
+        # The moving average of moments, in logarithms.
         terms = old + math.log(1 - _NEWEST), newest + math.log(_NEWEST)
         return float(np.logaddexp(*terms))
 
@@ -194,7 +197,7 @@ class TsallisELBO(_ParticleELBO):
 class FenchelYoungELBO(_ParticleELBO):
     r"""Fenchel-Young free energy: finite for any supports, with gradients where densities are zero.
 
-    The usual bound is $E_q[-\log p(x, z)] - H(q)$, with Shannon's entropy $H$. Here the regulariser
+    The usual bound is $E_q[-\log p(x, z)] - H(q)$, with Shannon's entropy $H$. Here the regularizer
     is Tsallis' negative entropy, and each site of the model has its Fenchel-Young loss:
 
     $$\mathcal{F}(q) = E_q\Big[\sum_i \ell_i\Big] + \Omega_\alpha(q), \qquad
@@ -206,14 +209,14 @@ class FenchelYoungELBO(_ParticleELBO):
 
     The best of all guides is $q^* = \exp_{2-\alpha}(-\sum_i \ell_i - A)$, the prediction map `rpm`
     of the negative losses, and $\mathcal{F}(q) - \mathcal{F}(q^*)$ is the Fenchel-Young loss
-    $L_\alpha(-\sum_i \ell_i;\, q)$. This generalised posterior is Bayes' only if alpha and all
+    $L_\alpha(-\sum_i \ell_i;\, q)$. This generalized posterior is Bayes' only if alpha and all
     $\alpha_i$ are 1: its location is often similar, but its width, its support and its dependence
     on the units of $z$ are not. To find Bayes' posterior use `TsallisELBO`, which may start from
     the guide that is found here. Gradients are pathwise, or by the score function for sites that
-    are not reparameterised.
+    are not reparameterized.
 
     Args:
-        alpha: Entropic index of the guide's regulariser, at least 1. A guide whose sites have the
+        alpha: Entropic index of the guide's regularizer, at least 1. A guide whose sites have the
             same alpha can contain the best density.
         num_particles: Number of samples of the guide for each step.
         **kwargs: Options of Pyro's `ELBO`: `vectorize_particles`, `max_plate_nesting` and so on.
@@ -242,19 +245,20 @@ class FenchelYoungELBO(_ParticleELBO):
 
     def _estimate(self, traces: Iterable[tuple[Trace, Trace]]) -> tuple[Tensor, Tensor, None]:
         """Estimate the free energy, and a surrogate with its gradients."""
-        parts = [
-            (self._particles(m, _site_loss), self._particles(g), self._particles(g, _score_part))
+        terms = [
+            (self._particles(m, _site_loss), self._particles(g), self._particles(g, _score_term))
             for m, g in traces
         ]
-        losses, log_q, log_r = (torch.cat(x) for x in zip(*parts, strict=True))
+        losses, log_q, log_r = (torch.cat(x) for x in zip(*terms, strict=True))
         eps = self.alpha - 1
         # A sample may be rounded to an end of the guide, where the density is zero.
         log_r = torch.where(log_r == -math.inf, 0.0, log_r)
         if eps == 0:
-            regulariser = torch.where(log_q == -math.inf, 0.0, log_q)
+            regularizer = torch.where(log_q == -math.inf, 0.0, log_q)
         else:
-            regulariser = torch.expm1(eps * log_q) / eps
-        energy = losses + regulariser / self.alpha
+            regularizer = torch.expm1(eps * log_q) / eps
+        energy = losses + regularizer / self.alpha
+        # REINFORCE for sites without pathwise gradients: E[energy d log q].
         surrogate = (energy + log_r * energy.detach()).mean()
         return energy.detach().mean(), surrogate, None
 
@@ -282,17 +286,17 @@ def _fenchel_young(fn: Any, value: Tensor) -> Tensor:
     """Return the loss of the score for sparse densities, else minus the log density."""
     if isinstance(fn, Independent):
         inner = _fenchel_young(fn.base_dist, value)
-        found: Tensor = sum_rightmost(inner, fn.reinterpreted_batch_ndims)
+        loss: Tensor = sum_rightmost(inner, fn.reinterpreted_batch_ndims)
     elif isinstance(fn, MaskedDistribution):
-        found = scale_and_mask(_fenchel_young(fn.base_dist, value), mask=fn._mask)
+        loss = scale_and_mask(_fenchel_young(fn.base_dist, value), mask=fn._mask)
     elif isinstance(fn, SparseDistribution):
         require(fn.alpha < math.inf, "alpha", "finite for a Fenchel-Young loss", fn.alpha)
-        found = conjugate(fn.score, fn) - fn.score(value)
+        loss = conjugate(fn.score, fn) - fn.score(value)
     else:
-        found = -fn.log_prob(value)
-    return found
+        loss = -fn.log_prob(value)
+    return loss
 
 
-def _score_part(site: dict[str, Any]) -> Any:
+def _score_term(site: dict[str, Any]) -> Any:
     """Return the log density whose gradient is the score, for sites without pathwise gradients."""
     return site["score_parts"][1]

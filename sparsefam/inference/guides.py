@@ -34,7 +34,7 @@ class AutoBetaGaussian(AutoNormal):
     models whose densities are positive on their sites' supports. A likelihood with bounded support
     can make it infinite, even from a feasible start: use `TsallisELBO` then. Sites whose support
     moves need `SupportReparam` first. When the guide is first called, it runs the model at ten
-    random places of the latent sites and warns of both; while it is trained, it computes the
+    random values of the latent sites and warns of both; while it is trained, it computes the
     density of the model at every eighth of its draws, without gradients.
 
     No sample lies outside of `quantiles([0.0, 1.0])`. As with all mean-field guides, variances are
@@ -117,7 +117,7 @@ class AutoBetaGaussian(AutoNormal):
         super()._setup_prototype(*args, **kwargs)
         _, starts = examine(self.model, args, kwargs)
         self._calls = 0
-        self._found: list[str] = []
+        self._zeros: list[str] = []
         # A model that cannot be started at random may have discrete sites, which are summed out.
         self._is_watched = bool(starts) and not any(starts)
         if self.objective_needs_support and any(starts):
@@ -127,23 +127,23 @@ class AutoBetaGaussian(AutoNormal):
             )
 
     def _watch(self, values: dict[str, Tensor], args: Any, kwargs: Any) -> None:
-        """Count draws at which the density of the model is zero, from the first that is found."""
+        """Count draws at which the density of the model is zero, from the first of these."""
         self._calls += 1
-        if self._found or self._calls % _INTERVAL == 0:
-            found = zeros(self.model, values, args, kwargs)
-            if found or self._found:
-                self._found.append(found)
-        if len(self._found) == _COUNTED:
+        if self._zeros or self._calls % _INTERVAL == 0:
+            at_draw = zeros(self.model, values, args, kwargs)
+            if at_draw or self._zeros:
+                self._zeros.append(at_draw)
+        if len(self._zeros) == _COUNTED:
             self._is_watched = False
-            count = sum(map(bool, self._found))
+            count = sum(map(bool, self._zeros))
             self._warn(
-                f"{self._found[0]} at values that the guide has reached: Trace_ELBO was infinite "
+                f"{self._zeros[0]} at values that the guide has reached: Trace_ELBO was infinite "
                 f"at {count} of {_COUNTED} draws, up to call {self._calls} of the guide"
             )
 
-    def _warn(self, what: str) -> None:
+    def _warn(self, reason: str) -> None:
         cure = "Use sparsefam.inference.TsallisELBO or FenchelYoungELBO"
-        warnings.warn(f"the density of site {what}. {cure}", RuntimeWarning, stacklevel=3)
+        warnings.warn(f"the density of site {reason}. {cure}", RuntimeWarning, stacklevel=3)
 
     @torch.no_grad()
     def quantiles(

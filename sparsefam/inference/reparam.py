@@ -1,8 +1,8 @@
-"""Reparameterisation of Pyro sites whose support moves, and warnings for sites that need it.
+"""Reparameterization of Pyro sites whose support moves, and warnings for sites that need it.
 
 Pyro's kernels and guides take the bijection of a site's support from the first trace and keep it.
 They provide no hook at that point, so plain NUTS cannot warn by itself; `check_model` and
-`warn_moving_supports` check the model instead, by what enters its supports.
+`warn_moving_supports` check the model instead, by the tensors that enter its supports.
 """
 
 import math
@@ -28,6 +28,7 @@ from pyro.poutine.util import site_is_subsample
 from pyro.util import get_rng_state, set_rng_state
 from torch import Size, Tensor
 from torch.distributions import (
+    Distribution,
     Independent,
     TransformedDistribution,
     Uniform,
@@ -61,6 +62,8 @@ __all__ = [
     "zeros",
 ]
 
+_Model = Callable[..., Any]
+
 # The key in a site's `infer` that marks a site in standard coordinates.
 _MARK = "_support_reparam"
 # Random starts at which a model is run.
@@ -73,7 +76,7 @@ class SupportReparam(Reparam):
     Hamiltonian Monte Carlo and the automatic guides of Pyro take the bijection of a site's support
     from the first trace and keep it. If the support depends on other latent sites, as in
     $y \sim \mathrm{Uniform}(x, x + 1)$, they silently sample a distribution other than the model's.
-    This reparameteriser makes the site `name` a deterministic function of a new site, `name_base`:
+    This reparameterizer makes the site `name` a deterministic function of a new site, `name_base`:
 
     | support of `name` | `name_base` | `name` |
     |---|---|---|
@@ -84,11 +87,11 @@ class SupportReparam(Reparam):
     | any other with a bijection | all of space | its image |
 
     The distribution of `name` stays the same. On intervals and ellipsoids, the distribution of
-    `name_base` does not depend on the location and the scale (it is decentred), which suits
+    `name_base` does not depend on the location and the scale (it is decentered), which suits
     hierarchical models. Observed sites and sites whose support is given by numbers are left
     unchanged. `pyro.infer.Predictive(model, samples)` recomputes draws of `name` from `name_base`.
 
-    As with Pyro's own reparameterisers, a mask multiplies the density of `name_base`: a site that
+    As with Pyro's own reparameterizers, a mask multiplies the density of `name_base`: a site that
     is masked out has no influence on the others.
 
     Raises:
@@ -138,9 +141,9 @@ class AutoSupportReparam(Strategy):
 
     A site is left unchanged if Pyro has a bijection onto its support and nothing that may change
     enters the support: no value of another site, parameter, argument of the model, indices of a
-    subsample, or tensor that requires a gradient. The first run of the model shows that. Where it
-    is `poutine.reparam` that wraps the model, no run is followed, and only a support that is given
-    by Python numbers, as of Pyro's `Uniform(0.0, 1.0)`, is known to be fixed.
+    subsample, or tensor that requires a gradient. The first run of the model shows that. If
+    `poutine.reparam` wraps the model, no run is followed, and only a support that is given by
+    Python numbers, as of Pyro's `Uniform(0.0, 1.0)`, is taken for fixed.
 
     Examples:
         >>> @AutoSupportReparam()
@@ -156,7 +159,7 @@ class AutoSupportReparam(Strategy):
     _flow: Flow | None = None
 
     def __call__(self, msg_or_fn: Any) -> Any:
-        """Return a model that is reparameterised; Pyro calls this for each site, too."""
+        """Return a model that is reparameterized; Pyro calls this for each site, too."""
         of_site = isinstance(msg_or_fn, dict)
         return super().__call__(msg_or_fn if of_site else _FirstRun(msg_or_fn, self._following))
 
@@ -169,7 +172,7 @@ class AutoSupportReparam(Strategy):
             self._flow = None
 
     def configure(self, msg: dict[str, Any]) -> SupportReparam | None:
-        """Return the reparameteriser of a site, or None."""
+        """Return the reparameterizer of a site, or None."""
         fn = msg["fn"]
         skipped = msg["is_observed"] or msg["infer"].get(_MARK)
         support = None if skipped else _support_of(fn)
@@ -182,7 +185,7 @@ class AutoSupportReparam(Strategy):
 class _FirstRun:
     """A model whose first run is followed in a context, made from its arguments."""
 
-    def __init__(self, model: Callable[..., Any], following: Callable[[Any], Any]) -> None:
+    def __init__(self, model: _Model, following: Callable[[Any], Any]) -> None:
         self._model, self._following, self._has_run = model, following, False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -198,7 +201,7 @@ class MovingSupportWarning(UserWarning):
     """The support of a latent site moves with other latent sites."""
 
 
-def check_model(model: Callable[..., Any], *args: Any, **kwargs: Any) -> list[str]:
+def check_model(model: _Model, *args: Any, **kwargs: Any) -> list[str]:
     """Warn of latent sites whose support moves, and of a density that is zero at random starts.
 
     The model is run once for its supports, and at ten random starts of NUTS, with the sites whose
@@ -246,9 +249,9 @@ def check_model(model: Callable[..., Any], *args: Any, **kwargs: Any) -> list[st
 
 
 def examine(
-    model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    model: _Model, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[list[str], list["Zeros"]]:
-    """Warn of supports that move; return their sites, and what is zero at each random start."""
+    """Warn of supports that move; return their sites, and the sites that are zero at each start."""
     if not callable(model):
         raise TypeError(f"model must be callable, got {model!r}")
     watch, starts, store = _Watch(), [], pyro.get_param_store()
@@ -275,7 +278,7 @@ class Zeros(str):
 
 @torch.no_grad()
 def zeros(
-    model: Callable[..., Any],
+    model: _Model,
     values: dict[str, Tensor],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -290,11 +293,11 @@ def zeros(
         zero = [repr(x["name"]) for x in sites if x["log_prob_sum"] == -torch.inf]
         nan = [repr(x["name"]) for x in sites if x["log_prob_sum"].isnan()]
         names = {"zero": ", ".join(zero), "NaN": ", ".join(nan)}
-        return " and of ".join(f"{some} is {what}" for what, some in names.items() if some)
+        return " and of ".join(f"{listed} is {kind}" for kind, listed in names.items() if listed)
 
-    found = Zeros(words(sites))
-    found.factors = words([x for x in sites if isinstance(_innermost(x["fn"]), dist.Unit)])
-    return found
+    description = Zeros(words(sites))
+    description.factors = words([x for x in sites if isinstance(_innermost(x["fn"]), dist.Unit)])
+    return description
 
 
 @contextmanager
@@ -308,11 +311,11 @@ def _aside() -> Iterator[None]:
         set_rng_state(random)
 
 
-def warn_moving_supports(model: Callable[..., Any]) -> Callable[..., Any]:
+def warn_moving_supports(model: _Model) -> _Model:
     """Return a model that warns when the support of a latent site moves with other latent sites.
 
     `NUTS(warn_moving_supports(model))` warns in its first run of the model, where `NUTS(model)`
-    would silently sample the wrong distribution; so does `SVI`. Sites that are reparameterised,
+    would silently sample the wrong distribution; so does `SVI`. Sites that are reparameterized,
     inside or outside of this function, cause no warning.
 
     Args:
@@ -351,7 +354,7 @@ class _Watch(Messenger):
             self._latent.add(msg["name"])
 
     def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
-        # After all reparameterisers.
+        # All reparameterizers have been applied.
         name = msg["name"]
         if name not in self._latent:
             return
@@ -371,7 +374,7 @@ class _Watch(Messenger):
         self._values.add(msg["value"])
 
 
-def _support_of(fn: Any) -> Constraint | None:
+def _support_of(fn: Distribution) -> Constraint | None:
     """Return the support of a site's distribution, or None if it has none."""
     try:
         support: Constraint | None = getattr(fn, "support", None)
@@ -381,23 +384,23 @@ def _support_of(fn: Any) -> Constraint | None:
     return _affine_support(inner) if _has_line_for_support(inner) else support
 
 
-def _has_line_for_support(fn: Any) -> bool:
-    """Whether torch says that the support is the line, as it does of every affine map."""
+def _has_line_for_support(fn: Distribution) -> bool:
+    """Return whether torch says that the support is the line, as for every affine map."""
     return isinstance(fn, TransformedDistribution) and fn.support is constraints.real
 
 
-def _has_bijection(fn: Any, support: Constraint) -> bool:
-    """Whether Pyro maps the line onto the support of a site."""
+def _has_bijection(fn: Distribution, support: Constraint) -> bool:
+    """Return whether Pyro maps the line onto the support of a site."""
     if _has_line_for_support(_innermost(fn)):
         return False
     if isinstance(support, constraints.independent):
         return _has_bijection(fn, support.base_constraint)
-    known = Interval, Ellipsoid, constraints.greater_than, constraints.greater_than_eq
+    with_bijection = Interval, Ellipsoid, constraints.greater_than, constraints.greater_than_eq
     if isinstance(support, (constraints.interval, constraints.half_open_interval)):
         # For an end that is infinite, torch's bijection is NaN.
         ends = torch.as_tensor(support.lower_bound), torch.as_tensor(support.upper_bound)
         return all(bool(end.isfinite().all()) for end in ends)
-    return isinstance(support, (*known, constraints.less_than))
+    return isinstance(support, (*with_bijection, constraints.less_than))
 
 
 def _affine_support(fn: TransformedDistribution) -> Constraint:
@@ -411,6 +414,7 @@ def _affine_support(fn: TransformedDistribution) -> Constraint:
     high = torch.as_tensor(getattr(support, "upper_bound", math.inf))
     for transform in reversed(affine):
         low, high = transform(low), transform(high)
+    # A negative scale exchanges the ends.
     low, high = torch.minimum(low, high), torch.maximum(low, high)
     no_low, no_high = low.isneginf().all(), high.isposinf().all()
     if no_low or no_high:
@@ -450,7 +454,7 @@ def _coordinates(fn: Any) -> tuple[Any, Any, Any] | None:
     if isinstance(edge, Tensor) or edge < math.inf:
         loc, half = fn.loc, edge * fn.scale
         require(loc.abs() + half < math.inf, "loc and scale", "finite", (loc, fn.scale))
-        # Both ends are exact, and v is not rounded to the place of y.
+        # Both ends are exact, and v is not rounded to multiples of y's spacing.
         return (
             _standardized(fn),
             lambda v: loc + half * (2 * v - 1),
@@ -477,29 +481,29 @@ class _OnUnitInterval(TorchDistribution):
     arg_constraints: ClassVar[dict[str, Constraint]] = {}
     support = constraints.unit_interval
 
-    def __init__(self, density: Any) -> None:
+    def __init__(self, density: Distribution) -> None:
         self._density, self.has_rsample = density, density.has_rsample
         super().__init__(density.batch_shape, validate_args=False)
 
-    def log_prob(self, value: Tensor) -> Any:
+    def log_prob(self, value: Tensor) -> Tensor:
         return self._density.log_prob(value)
 
-    def sample(self, sample_shape: _size = Size()) -> Any:
+    def sample(self, sample_shape: _size = Size()) -> Tensor:
         return self._density.sample(sample_shape)
 
-    def rsample(self, sample_shape: _size = Size()) -> Any:
+    def rsample(self, sample_shape: _size = Size()) -> Tensor:
         return self._density.rsample(sample_shape)
 
     def expand(self, batch_shape: _size, _instance: Any = None) -> "_OnUnitInterval":
         return _OnUnitInterval(self._density.expand(batch_shape))
 
 
-def _is_uniform(fn: Any) -> bool:
+def _is_uniform(fn: Distribution) -> bool:
     return type(fn) in (Uniform, dist.Uniform)  # a subclass may have another density
 
 
 def _standardized(fn: Any) -> Any:
-    """Return the density of a fixed place and size: on the unit interval or the unit ball.
+    """Return the density at a fixed location and scale: on the unit interval or the unit ball.
 
     In y = a + (b - a) v, rounding far from zero would lose digits of v.
     """
@@ -524,7 +528,7 @@ def _innermost(fn: Any) -> Any:
     return fn
 
 
-def _wrapped(fn: Any, base: Any) -> Any:
+def _wrapped(fn: Distribution, base: Any) -> Any:
     """Apply the masks, expansions and reinterpreted dimensions of `fn` to another distribution."""
     if not isinstance(fn, _WRAPPERS):
         return base
@@ -544,11 +548,11 @@ def _support_tensors(support: Constraint) -> list[Tensor]:
         return []
     tensors: list[Tensor] = []
     for value in vars(support).values():
-        for part in value if isinstance(value, (list, tuple)) else [value]:
-            if isinstance(part, Tensor):
-                tensors.append(part)
-            elif isinstance(part, Constraint):
-                tensors.extend(_support_tensors(part))
+        for member in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(member, Tensor):
+                tensors.append(member)
+            elif isinstance(member, Constraint):
+                tensors.extend(_support_tensors(member))
     return tensors
 
 
@@ -568,15 +572,16 @@ def _transform_onto(support: Constraint) -> Transform:
         inner = _transform_onto(support.base_constraint)
         return IndependentTransform(inner, support.reinterpreted_batch_ndims)
     if isinstance(support, Ellipsoid):
-        centre = torch.zeros_like(support.loc.detach())
-        ball = Ellipsoid(centre, torch.eye(centre.shape[-1]).to(centre))
+        center = torch.zeros_like(support.loc.detach())
+        ball = Ellipsoid(center, torch.eye(center.shape[-1]).to(center))
         return ComposeTransform([EllipsoidTransform(ball).inv, biject_to(support)])
     if isinstance(support, (Interval, constraints.interval, constraints.half_open_interval)):
         lower, upper = torch.as_tensor(support.lower_bound), torch.as_tensor(support.upper_bound)
         require(lower.isfinite(), "lower_bound", "finite", lower)
         if upper.isfinite().all():
             return _FromUnitInterval(lower, upper - lower)
-        # a + (b - a) v, or a + v / (1 - v) where b is infinite: 1 / v is mapped linearly.
+        # y = a + (b - a) v, or a + v / (1 - v) where b is infinite. Both have 1 / (y - a) linear in
+        # 1 / v: 1 / ((b - a) v), or 1 / v - 1.
         bounded, reciprocal = upper.isfinite(), PowerTransform(lower.new_tensor(-1.0))
         rate = 1 / torch.where(bounded, upper - lower, 1.0)
         linear = AffineTransform(torch.where(bounded, 0.0, -rate), rate)

@@ -1,4 +1,4 @@
-"""`RestrictedPrior`: a prior on the interval outside of which the likelihood is zero."""
+"""`RestrictedPrior`: a prior that is zero wherever the likelihood must be zero."""
 
 import math
 from typing import Any, ClassVar
@@ -17,7 +17,7 @@ __all__ = ["RestrictedPrior"]
 
 
 class RestrictedPrior(TorchDistribution):
-    r"""A prior on the interval outside of which the likelihood is zero, not renormalised.
+    r"""A prior that is zero wherever the likelihood must be zero, not renormalized.
 
     Noise of half-width $s$ that is bounded allows no residual above $s$. Chains that sample $s$
     from its prior run into that wall, and diverge there. If the largest residual $r$ is known when
@@ -28,11 +28,11 @@ class RestrictedPrior(TorchDistribution):
     The density equals the prior between the ends and is zero elsewhere. It has the prior's mass
     there, not mass one, so that the posterior stays the same as long as the likelihood is zero
     outside. The support moves with $r$: apply `AutoSupportReparam`, which samples $s - r > 0$, and
-    between two ends the share of the interval. Data must not be subsampled, because all
+    between two ends the fraction of the interval. Data must not be subsampled, because all
     observations determine the ends.
 
-    Two numbers must be a lower and a higher end. Tensors may depend on latent sites, at some values
-    of which the interval is empty: the density is zero there, which a chain rejects.
+    Two numbers must be a lower and a higher end. Tensors may depend on latent sites, and the
+    interval be empty at some of their values: the density is zero there, which a chain rejects.
 
     A sample is a place to start, between the ends; it is not a draw of the prior.
 
@@ -76,8 +76,8 @@ class RestrictedPrior(TorchDistribution):
             for pair in ((low, least), (high, most))
         ]
         if not max(numbers[0], default=-math.inf) < min(numbers[1], default=math.inf):
-            found = f"{low} and {high} for {prior} on {support}"
-            raise ValueError(f"low must be below high, inside of the prior's support, got {found}")
+            rule = "low must be below high, inside of the prior's support"
+            raise ValueError(f"{rule}, got {low} and {high} for {prior} on {support}")
         self.low = torch.maximum(ends["low"], torch.as_tensor(least).to(ends["low"]))
         self.high = torch.minimum(ends["high"], torch.as_tensor(most).to(ends["high"]))
         shapes = self.low.shape, self.high.shape
@@ -99,12 +99,13 @@ class RestrictedPrior(TorchDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density of the prior between the ends; -inf outside of them."""
         inside = (value >= self.low) & (value <= self.high)
+        # Outside, the prior may raise or have NaN for a gradient: ask it at some inner point.
         anywhere = biject_to(self.prior.support)(torch.zeros_like(value))
         log_density: Tensor = self.prior.log_prob(torch.where(inside, value, anywhere))
         return torch.where(inside, log_density, -math.inf)
 
     def sample(self, sample_shape: _size = Size()) -> Tensor:
-        """Return random places to start, between the ends (*sample, *batch)."""
+        """Return random starting points, between the ends (*sample, *batch)."""
         shape, like = self.shape(sample_shape), self.low
         noise = torch.randn(shape, dtype=like.dtype, device=like.device)
         return biject_to(self.support)(noise).detach()

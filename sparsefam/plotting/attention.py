@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_attention", "plot_attention_map"]
 
-# Share of the height for attention if a series is drawn above it.
+# Fraction of the height for attention if a series is drawn above it.
 _LOWER = 0.55
 # Opacity of the largest discrete weight.
 _OPAQUE = 0.8
@@ -44,7 +44,7 @@ def plot_attention(
     view: tuple[float, float] | None = None,
     limit: int = 10,
 ) -> "Axes":
-    """Plot attention over a series or tokens, one colour for each head.
+    """Plot attention over a series or tokens, one color for each head.
 
     Continuous attention is drawn by `plot_density`; discrete weights as stems, none where a weight
     is zero. A series is drawn above, on its own vertical axis.
@@ -53,11 +53,11 @@ def plot_attention(
         attention: A density of one dimension with batch shape (heads,) or (), or weights (..., L).
         positions: Positions of the observations (L,). A density alone needs none.
         values: The series at the positions (L,).
-        example: Index of the part of `attention` to draw; default all. Of densities of a layer,
+        example: Index into the batch of `attention`; default all of it. For densities of a layer,
             (B, heads, Lq), 0 is the first example and (0, slice(None), -1) its last query.
         tokens: L words, written at the positions.
         value_function: Callable from locations (Q,) to values (Q,), drawn as a line.
-        ax: Axes to draw on; default those of a new figure.
+        ax: Axes to draw on; default new ones.
         view: As in `plot_density`.
         limit: Largest number of heads to draw.
 
@@ -69,7 +69,7 @@ def plot_attention(
             `limit`.
         ImportError: matplotlib is missing.
     """
-    attention = _part(attention, example)
+    attention = _example_of(attention, example)
     weights: Any = attention
     if isinstance(attention, Distribution) and is_categorical(attention):
         weights = weights.probs
@@ -101,8 +101,8 @@ def plot_attention(
     return ax
 
 
-def _part(attention: Any, example: Any) -> Any:
-    """Return the part of attention at an index of its batch."""
+def _example_of(attention: Any, example: Any) -> Any:
+    """Return attention at an index of its batch."""
     if not isinstance(attention, Tensor) and not is_density(attention):
         raise ValueError(f"attention must be a distribution or a tensor, got {attention!r}")
     try:
@@ -157,7 +157,7 @@ def plot_attention_map(
     domain: Domain = (0.0, 1.0),
     limit: int = 10,
 ) -> "Axes":
-    """Plot attention over an image, one colour for each head.
+    """Plot attention over an image, one color for each head.
 
     The first coordinate of the attention runs over the image from left to right, the second from
     top to bottom. Continuous attention is drawn by `plot_density`, with outlines. Discrete weights
@@ -166,10 +166,10 @@ def plot_attention_map(
     Args:
         attention: A density of two dimensions with batch shape (heads,) or (), or weights
             (..., rows, columns) of cells that divide the image evenly.
-        image: Grey levels (H, W), or grey levels or colours, channels first (1, 3 or 4, H, W);
-            colours are in [0, 1] or of dtype uint8.
+        image: Gray levels (H, W), or gray levels or colors, channels first (1, 3 or 4, H, W);
+            colors are in [0, 1] or of dtype uint8.
         example: As in `plot_attention`.
-        ax: Axes to draw on; default those of a new figure.
+        ax: Axes to draw on; default new ones.
         label: As in `plot_density`.
         color: As in `plot_density`.
         domain: The interval that the image covers along both axes, or one for each.
@@ -183,7 +183,7 @@ def plot_attention_map(
             interval.
         ImportError: matplotlib is missing.
     """
-    drawn = _part(attention, example)
+    drawn = _example_of(attention, example)
     box = box_of("domain", domain, 2)
     pixels = _pixels(image)
     if isinstance(drawn, Distribution):
@@ -229,12 +229,12 @@ def _show(ax: "Axes", pixels: Any, box: Box, **style: Any) -> None:
 def _draw_cells(
     ax: "Axes", weights: Tensor, box: Box, labels: list[str | None], color: Any
 ) -> None:
-    """Draw cells of each head in its colour, the largest with the greatest opacity."""
+    """Draw cells of each head in its color, the largest with the greatest opacity."""
     from matplotlib.colors import to_rgba
 
     cells = weights.detach().cpu().double().reshape(-1, *weights.shape[-2:]).numpy()
     for head, label in zip(cells, labels, strict=True):
-        # No points: a legend entry, and the next colour of the axes' cycle.
+        # No points: a legend entry, and the next color of the axes' cycle.
         (square,) = ax.plot([], [], "s", color=color, label=label)
         shades = np.empty((*head.shape, 4))
         shades[:] = to_rgba(square.get_color())

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
@@ -27,20 +28,22 @@ __all__ = [
     "set_view",
 ]
 
+Array = NDArray[np.float64]
+
 # Mass left out on either side of an unbounded support, in one dimension; in two, altogether.
 _TAIL, _TAIL_2D = 5e-4, 1e-3
-# Margin of a line plot and of a contour plot, relative to what they show.
+# Margin of a line plot and of a contour plot, relative to the range of the densities.
 _MARGIN, _MARGIN_2D = 0.08, 0.06
 # Heights relative to the axes': a row below the zero line for each support, all rows together at
 # most, and the space below them.
 _ROW, _ROWS, _BELOW = 0.028, 0.35, 0.02
-# Number of filled contours, at equal shares of the maximum, and the opacity that each adds.
+# Number of filled contours, at equal fractions of the maximum, and the opacity that each adds.
 _LEVELS, _OPACITY = 8, 0.13
 # The region searched for a support in standard deviations from the mean, and its grid.
 _FAR, _COARSE = 4.0, 101
 # Draws that a default view contains, which a coarse grid may miss.
 _DRAWS = 1000
-# Values below this share of the maximum count as zero where an outline is drawn.
+# Values below this fraction of the maximum count as zero where an outline is drawn.
 _ZERO = 1e-6
 # Locations at which a density is evaluated at a time.
 _CHUNK = 2**14
@@ -63,7 +66,7 @@ def plot_density(
     In one dimension, an edge where the density jumps is drawn as a vertical line. A bar below the
     zero line spans the support; an arrow shows that the support extends beyond the view.
 
-    In two dimensions, contours are filled, at equal shares of each density's maximum. The line
+    In two dimensions, contours are filled, at equal fractions of each density's maximum. The line
     around them is the edge of the support, and nothing is drawn outside. For a density without an
     edge, a dashed line encloses all but $10^{-3}$ of the mass.
 
@@ -72,9 +75,9 @@ def plot_density(
     Args:
         p: A density of one or two dimensions; one line, or one set of contours, for each element
             of its batch. A `SparseCategorical` is drawn as stems.
-        ax: Axes to draw on; default those of a new figure.
+        ax: Axes to draw on; default new ones.
         label: Name for the legend, or one for each element of the batch.
-        color: Any matplotlib colour; default the next of the axes' cycle for each element.
+        color: Any matplotlib color; default the next of the axes' cycle for each element.
         escort: Whether to add the escort (`p.escort()`) as a dashed line; for one dimension.
         data: Observations to show with it, such as those that an estimate was fitted to: (n,) or
             (n, 1), drawn as marks below the line; in two dimensions (n, 2), drawn as dots.
@@ -113,26 +116,26 @@ def plot_density(
     if is_categorical(p):
         draw_weights(ax, torch.arange(density.probs.shape[-1]), density.probs, labels, color)
         return ax
-    parts = [density[i] for i in np.ndindex(*p.batch_shape)]
+    elements = [density[i] for i in np.ndindex(*p.batch_shape)]
     ink = ax.xaxis.label.get_color()
     if p.event_shape:
         if seen is not None:
             ax.plot(*seen.T, "o", color=ink, alpha=0.6, markersize=2, linewidth=0, gid="data")
         box = _plane_view(p, seen) if view is None else box_of("view", view, 2)
-        for part, name in zip(parts, labels, strict=True):
+        for element, name in zip(elements, labels, strict=True):
             (line,) = ax.plot([], [], color=color, label=name)  # a legend has lines
-            _draw_contours(ax, part, line.get_color(), box, points)
+            _draw_contours(ax, element, line.get_color(), box, points)
         ax.set(xlim=box[0], ylim=box[1])
         return ax
-    shown = _line_view(parts, seen) if view is None else set_view(ax, view)
-    for part, name in zip(parts, labels, strict=True):
-        curve = _curve(part, shown, points)
+    shown = _line_view(elements, seen) if view is None else set_view(ax, view)
+    for element, name in zip(elements, labels, strict=True):
+        curve = _curve(element, shown, points)
         (line,) = ax.plot(*curve, color=color, label=name, gid="density")
         ax.fill_between(*curve, color=line.get_color(), alpha=0.22, linewidth=0)
         if escort:
-            dashed = _curve(part.escort(), shown, points)
+            dashed = _curve(element.escort(), shown, points)
             ax.plot(*dashed, "--", color=line.get_color(), gid="density")
-        _draw_support(ax, _intervals(part), shown, line.get_color())
+        _draw_support(ax, _intervals(element), shown, line.get_color())
     if seen is not None:
         style: dict[str, Any] = {"alpha": 0.5, "markersize": 7, "markeredgewidth": 0.6}
         ax.plot(seen, 0 * seen, "|", color=ink, linestyle="", **style, **_next_row(ax, "rug"))
@@ -166,26 +169,26 @@ def _bulk(p: Any) -> Tensor:
     return torch.where(ends.isinf(), quantiles, ends)
 
 
-def _line_view(parts: Sequence[Any], data: Any) -> tuple[float, float]:
+def _line_view(elements: Sequence[Any], data: Array | None) -> tuple[float, float]:
     """Return the default view in one dimension."""
-    ends = [_bulk(p).cpu().double().flatten().numpy() for p in parts]
+    ends = [_bulk(p).cpu().double().flatten().numpy() for p in elements]
     shown = np.concatenate([*ends, [] if data is None else data])
     margin = _MARGIN * np.ptp(shown)
     return float(shown.min() - margin), float(shown.max() + margin)
 
 
 @torch.no_grad()
-def _curve(p: Any, view: tuple[float, float], points: int) -> tuple[Any, Any]:
-    """Points (t, p(t)) from end to end of the view: zero between supports, upright at jumps."""
+def _curve(p: Any, view: tuple[float, float], points: int) -> tuple[Array, Array]:
+    """Return points (t, p(t)) from end to end of the view: zero off supports, upright at jumps."""
     ends = _intervals(p)
     shown, bulk = ends.clamp(*view), _bulk(p).clamp(*view)
     # Dense near the edges, where a density may be steep, but not at an edge, where rounding would
     # decide on the side of a jump.
-    share = 0.5 - 0.5 * torch.cos(torch.linspace(0, torch.pi, points).to(ends))
-    share = share.clamp(1e-6, 1 - 1e-6).unsqueeze(-1)
-    # On an infinite support, the bulk of a narrow density may be a small part of the view.
+    fraction = 0.5 - 0.5 * torch.cos(torch.linspace(0, torch.pi, points).to(ends))
+    fraction = fraction.clamp(1e-6, 1 - 1e-6).unsqueeze(-1)
+    # On an infinite support, the bulk of a narrow density may be a small fraction of the view.
     spans = (bulk, shown) if ends.isinf().any() else (shown,)
-    t = torch.cat([torch.lerp(span[:, 0], span[:, 1], share) for span in spans]).sort(0).values
+    t = torch.cat([torch.lerp(span[:, 0], span[:, 1], fraction) for span in spans]).sort(0).values
     t = torch.cat([shown[None, :, 0], t, shown[None, :, 1]])
     height = p.prob(t)
     # Down to zero at the edges, unless the view ends before the support does.
@@ -198,11 +201,11 @@ def _curve(p: Any, view: tuple[float, float], points: int) -> tuple[Any, Any]:
 
 def _draw_contours(ax: "Axes", p: Any, color: Any, view: Box, points: int) -> None:
     """Draw contours of a density by its values on a grid."""
-    if hasattr(p, "scale_tril"):  # an ellipse may be a small part of the view
+    if hasattr(p, "scale_tril"):  # an ellipse may be much smaller than the view
         size = 1 if isinstance(p.support, Ellipsoid) else _FAR
         half = (1 + _MARGIN_2D) * size * p.scale_tril.detach().norm(dim=-1)
-        centre = p.loc.detach()
-        view = tuple(zip((centre - half).tolist(), (centre + half).tolist(), strict=True))
+        center = p.loc.detach()
+        view = tuple(zip((center - half).tolist(), (center + half).tolist(), strict=True))
     grid = _grid(view, points)
     height = _heights(p, grid)
     if not height.any():
@@ -217,52 +220,52 @@ def _draw_contours(ax: "Axes", p: Any, color: Any, view: Box, points: int) -> No
     ax.contour(*grid, height, [lowest], colors=[color], **style).set_gid("support")
 
 
-def _grid(view: Box, points: int) -> list[Any]:
+def _grid(view: Box, points: int) -> list[Array]:
     return list(np.meshgrid(*(np.linspace(*side, points) for side in view)))
 
 
 @torch.no_grad()
-def _heights(p: Any, grid: list[Any]) -> Any:
+def _heights(p: Any, grid: list[Array]) -> Array:
     """Return densities (rows, columns)."""
     t = torch.from_numpy(np.stack(grid, -1).reshape(-1, 2)).to(p.mean)
-    found = torch.cat([p.prob(rows) for rows in t.split(_CHUNK)])
-    return found.cpu().double().reshape(grid[0].shape).numpy()
+    height = torch.cat([p.prob(rows) for rows in t.split(_CHUNK)])
+    return height.cpu().double().reshape(grid[0].shape).numpy()
 
 
-def _is_closed(p: Any, height: Any) -> bool:
+def _is_closed(p: Any, height: Array) -> bool:
     """Return whether a density has an edge: by alpha, or by zeros among its values."""
     if p.support == constraints.real_vector:
         return False
     return float(p.alpha) > 1 or bool((height == 0).any())
 
 
-def _plane_view(p: Any, data: Any) -> Box:
+def _plane_view(p: Any, data: Array | None) -> Box:
     """Return the default view in two dimensions: the supports, some draws and the data."""
     # Small components may fall between the points of a grid.
     with torch.random.fork_rng(devices=[p.mean.device] if p.mean.is_cuda else []):
         torch.manual_seed(0)
         seen = [p.sample((_DRAWS,)).cpu().double().reshape(-1, 2).numpy()]
     seen += [] if data is None else [data]
-    mean, reach = p.mean.detach().reshape(-1, 2), _FAR * p.variance.detach().sqrt().reshape(-1, 2)
-    low, high = (mean - reach).amin(0).tolist(), (mean + reach).amax(0).tolist()
+    mean, half = p.mean.detach().reshape(-1, 2), _FAR * p.variance.detach().sqrt().reshape(-1, 2)
+    low, high = (mean - half).amin(0).tolist(), (mean + half).amax(0).tolist()
     grid = _grid(tuple(zip(low, high, strict=True)), _COARSE)
     for i in np.ndindex(*p.batch_shape):
         height = _heights(p[i], grid)
         least = 0.0 if _is_closed(p[i], height) else _quantile(height, _TAIL_2D)
         seen.append(np.stack([axis[height > least] for axis in grid], -1))
-    found = np.concatenate(seen)
-    margin = _MARGIN_2D * np.ptp(found, 0)
-    return tuple(zip(found.min(0) - margin, found.max(0) + margin, strict=True))
+    points = np.concatenate(seen)
+    margin = _MARGIN_2D * np.ptp(points, 0)
+    return tuple(zip(points.min(0) - margin, points.max(0) + margin, strict=True))
 
 
-def _quantile(height: Any, share: float) -> float:
-    """Return the level below which a share of the mass on the grid lies."""
+def _quantile(height: Array, fraction: float) -> float:
+    """Return the height below which the grid has a fraction of its mass."""
     levels = np.sort(height, None)
-    return float(levels[np.searchsorted(levels.cumsum(), share * levels.sum())])
+    return float(levels[np.searchsorted(levels.cumsum(), fraction * levels.sum())])
 
 
 def axes_of(ax: "Axes | None") -> "Axes":
-    """Return axes, by default those of a new figure."""
+    """Return axes, by default new ones."""
     if ax is not None:
         return ax
     try:
@@ -295,21 +298,21 @@ def set_view(ax: "Axes", view: Domain) -> tuple[float, float]:
     return low, high
 
 
-def _array_of(data: Any, event_shape: Sequence[int]) -> Any:
+def _array_of(data: Any, event_shape: Sequence[int]) -> Array | None:
     """Return observations as an array (n,) or (n, 2), or None."""
     if data is None:
         return None
     try:
-        found = np.asarray(data.tolist() if isinstance(data, Tensor) else data)
-        found = found.astype(float, casting="same_kind")
+        array = np.asarray(data.tolist() if isinstance(data, Tensor) else data)
+        array = array.astype(float, casting="same_kind")
     except (TypeError, ValueError):
         raise ValueError(f"data must be numbers, got {data!r}") from None
-    wide = (*found.shape[:1], *event_shape)
+    wide = (*array.shape[:1], *event_shape)
     allowed = (wide,) if event_shape else (wide, (*wide, 1))
-    if not found.ndim or found.shape not in allowed or not np.isfinite(found).all():
+    if not array.ndim or array.shape not in allowed or not np.isfinite(array).all():
         named = "(n, 2)" if event_shape else "(n,) or (n, 1)"
-        raise ValueError(f"data must be finite, of shape {named}, got shape {found.shape}")
-    return found.reshape(wide)
+        raise ValueError(f"data must be finite, of shape {named}, got shape {array.shape}")
+    return array.reshape(wide)
 
 
 def _next_row(ax: "Axes", name: str = "support") -> dict[str, Any]:
@@ -354,8 +357,8 @@ def draw_weights(
     set_limits(ax)
 
 
-def set_limits(ax: "Axes", share: float = 1.0) -> None:
-    """Put zero above the rows, and the highest density at a share of the height above zero."""
+def set_limits(ax: "Axes", fraction: float = 1.0) -> None:
+    """Put zero above the rows, and the highest density at a fraction of the height above zero."""
     heights = [np.max(line.get_ydata()) for line in ax.lines if line.get_gid() == "density"]
     top = 1.06 * float(max(heights)) or 1.0
     rows = _rows(ax)
@@ -364,7 +367,7 @@ def set_limits(ax: "Axes", share: float = 1.0) -> None:
     for rank, lines in enumerate(rows.values()):
         for line in lines:
             line.set_ydata(np.full(np.size(line.get_xdata()), strip - height * (rank + 0.5)))
-    ax.set_ylim(-top / share * strip / (1 - strip), top / share)
+    ax.set_ylim(-top / fraction * strip / (1 - strip), top / fraction)
     ax.set_yticks(round_ticks(0.0, top, 5))
 
 
