@@ -36,7 +36,7 @@ _PLAIN = (Tensor, nn.Parameter)
 _Kind = torch._C._functorch.TransformType
 
 
-# What may be done
+# Permissions
 
 
 def branches_allowed(*tensors: Tensor) -> bool:
