@@ -33,7 +33,7 @@ _QUASI_RANDOM = 1e-2
 _ROUNDING = 1e-14
 
 
-class Elliptical(Protocol):
+class _Elliptical(Protocol):
     """A density with ellipsoidal level sets, of u = scale_tril^-1 (t - loc)."""
 
     loc: Tensor
@@ -59,7 +59,7 @@ def elliptical_covariance(p: Any, phi: Basis, psi: Basis) -> Tensor:
     return _covariance(exact, phi, psi, p.loc.dtype).to(p.loc.dtype)
 
 
-def _covariance(p: Elliptical, phi: Basis, psi: Basis, dtype: torch.dtype) -> Tensor:
+def _covariance(p: _Elliptical, phi: Basis, psi: Basis, dtype: torch.dtype) -> Tensor:
     if isinstance(phi, Stack):
         return torch.cat([_covariance(p, basis, psi, dtype) for basis in phi.bases], -2)
     if isinstance(psi, Stack):
@@ -106,7 +106,7 @@ def _combinations(columns: list[Tensor]) -> Tensor:
 # Polynomials to degree 2
 
 
-def _polynomials(p: Elliptical, phi: Polynomial, psi: Polynomial) -> Tensor:
+def _polynomials(p: _Elliptical, phi: Polynomial, psi: Polynomial) -> Tensor:
     # With c = E[u_1^2] and e = E[u_1^2 u_2^2], the covariance of forms u'Fu/2 and u'Gu/2 is
     # e tr(FG)/2 + (e - c^2) tr(F) tr(G)/4, of linear forms c f'g. Odd moments are 0.
     second, fourth, excess = (x[..., None, None] for x in p.generator.moments())
@@ -116,7 +116,7 @@ def _polynomials(p: Elliptical, phi: Polynomial, psi: Polynomial) -> Tensor:
     return second * (f @ g.mT) + fourth * curved / 2 + excess * outer / 4
 
 
-def _polynomials_and_gaussians(p: Elliptical, phi: Polynomial, gaussians: Gaussians) -> Tensor:
+def _polynomials_and_gaussians(p: _Elliptical, phi: Polynomial, gaussians: Gaussians) -> Tensor:
     r"""Return the covariance from derivatives of expectations $E_+$ at the next larger exponent.
 
     $$E[u\,\psi] = c\,E_+[\nabla\psi], \qquad
@@ -138,12 +138,12 @@ def _polynomials_and_gaussians(p: Elliptical, phi: Polynomial, gaussians: Gaussi
     return second * covariance
 
 
-def exponent_of_ball(p: Elliptical) -> Tensor | float | None:
+def exponent_of_ball(p: _Elliptical) -> Tensor | float | None:
     """Return the exponent m of a beta-Gaussian, a number if alpha is one; None for a normal."""
     return getattr(p.generator, "exponent", None)
 
 
-def _slope_and_curvature(p: Elliptical, basis: Polynomial) -> tuple[Tensor, Tensor]:
+def _slope_and_curvature(p: _Elliptical, basis: Polynomial) -> tuple[Tensor, Tensor]:
     """Return derivatives in u at the center of monomials to degree 2, (*batch, N, D[, D])."""
     powers = torch.as_tensor(basis.exponents).to(p.loc)
     hessian = powers.unsqueeze(-1) * powers.unsqueeze(-2) - powers.diag_embed()
@@ -161,7 +161,7 @@ def _trace(matrices: Tensor) -> Tensor:
 # Quadrature
 
 
-def _by_quadrature(p: Elliptical, phi: Basis, psi: Basis, dtype: torch.dtype) -> Tensor:
+def _by_quadrature(p: _Elliptical, phi: Basis, psi: Basis, dtype: torch.dtype) -> Tensor:
     dim = p.loc.shape[-1]
     rough, fine = (_integrate(p, phi, psi, fine) for fine in (False, True))
     covariance, most = fine
@@ -192,7 +192,7 @@ def _norm(matrices: Tensor) -> Tensor:
     return torch.linalg.matrix_norm(matrices.detach())
 
 
-def _gaussian_product(p: Elliptical, phi: Gaussians, psi: Gaussians) -> tuple[Tensor, Tensor]:
+def _gaussian_product(p: _Elliptical, phi: Gaussians, psi: Gaussians) -> tuple[Tensor, Tensor]:
     r"""Return $E[\phi\psi^\top]$ and $E[\phi] E[\psi]^\top$, (*batch, M, N)."""
     (a, first), (b, second) = _normals(phi), _normals(psi)
     total = first.unsqueeze(1) + second
@@ -216,11 +216,11 @@ def _normals(gaussians: Gaussians) -> tuple[Tensor, Tensor]:
     return centers, spread
 
 
-def _means(p: Elliptical, gaussians: Gaussians) -> Tensor:
+def _means(p: _Elliptical, gaussians: Gaussians) -> Tensor:
     return gaussians_by_pairs((p.loc, p.scale_tril, *gaussians), exponent_of_ball(p))
 
 
-def _integrate(p: Elliptical, phi: Basis, psi: Basis, fine: bool) -> tuple[Tensor, Tensor]:
+def _integrate(p: _Elliptical, phi: Basis, psi: Basis, fine: bool) -> tuple[Tensor, Tensor]:
     """Return the covariance, and its norm (*batch) if all functions were proportional."""
     steps, weights = _rule(p, fine)
     f, g = (_differences(p, basis, steps) for basis in (phi, psi))
@@ -246,7 +246,7 @@ def _rule(p: Any, fine: bool) -> tuple[Tensor, Tensor]:
     return steps, weights.expand(steps.shape[:-1])
 
 
-def _differences(p: Elliptical, psi: Basis, steps: Tensor) -> Tensor:
+def _differences(p: _Elliptical, psi: Basis, steps: Tensor) -> Tensor:
     r"""Return $\psi(loc + s) - \psi(loc)$ at steps s (Q, *batch, D), (Q, *batch, N).
 
     Accurate also for slow waves and for Gaussian functions much wider than the density.

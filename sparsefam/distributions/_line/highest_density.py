@@ -33,7 +33,7 @@ _LEVEL = 1e-10
 _ROUNDING = 16
 
 
-class Univariate(Protocol):
+class _Univariate(Protocol):
     """A density of numbers."""
 
     def prob(self, value: Tensor) -> Tensor: ...
@@ -45,7 +45,7 @@ class Univariate(Protocol):
     def __getitem__(self, index: Tensor) -> Self: ...
 
 
-def highest_density(p: Univariate, mass: Tensor, cuts: Tensor) -> Tensor:
+def highest_density(p: _Univariate, mass: Tensor, cuts: Tensor) -> Tensor:
     """Return the intervals (*batch, K, 2) of the smallest set {p >= c} with at least a mass.
 
     They are padded with NaN. Ends have the derivatives of the implicit function theorem.
@@ -64,7 +64,7 @@ def highest_density(p: Univariate, mass: Tensor, cuts: Tensor) -> Tensor:
     return t.unflatten(0, (-1, 2)).movedim((0, 1), (-2, -1))
 
 
-def _level(q: Univariate, grid: "_Grid", mass: Tensor) -> Tensor:
+def _level(q: _Univariate, grid: "_Grid", mass: Tensor) -> Tensor:
     """Return the levels (*batch) above which densities have a mass.
 
     A step goes along the parabola that has the mass and its slope at the level, and the mass at the
@@ -109,7 +109,7 @@ def _level(q: Univariate, grid: "_Grid", mass: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def mass_above(q: Univariate, value: Tensor, cuts: Tensor) -> Tensor:
+def mass_above(q: _Univariate, value: Tensor, cuts: Tensor) -> Tensor:
     """Return the mass (*batch) of the set {q >= q(value)}, 1 where q(value) is 0.
 
     Args:
@@ -125,7 +125,7 @@ def mass_above(q: Univariate, value: Tensor, cuts: Tensor) -> Tensor:
 class _Grid:
     """Locations between breakpoints (J, *batch), and the heights of a density there."""
 
-    def __init__(self, q: Univariate, breakpoints: Tensor) -> None:
+    def __init__(self, q: _Univariate, breakpoints: Tensor) -> None:
         count = len(breakpoints) - 1
         self.count = min(max(_LOCATIONS // count, _LEAST), _MOST)
         low, high = breakpoints[:-1], breakpoints[1:]
@@ -149,7 +149,7 @@ class _Grid:
             setattr(new, name, getattr(self, name)[:, rows])
         return new
 
-    def _sharpen(self, q: Univariate) -> None:
+    def _sharpen(self, q: _Univariate) -> None:
         """Move locations toward extrema between their neighbors, by a parabola."""
         rise = self.heights.diff(dim=0)
         rank = torch.arange(len(rise), device=rise.device) % self.count
@@ -194,7 +194,7 @@ class _Grid:
         return heights.gather(-1, rank).squeeze(-1)
 
 
-def _heights(q: Univariate, t: Tensor) -> Tensor:
+def _heights(q: _Univariate, t: Tensor) -> Tensor:
     return q.prob(t).double().nan_to_num(0.0).clamp(max=1e300)
 
 
@@ -214,7 +214,7 @@ def _true_rows(mask: Tensor) -> tuple[Tensor, Tensor]:
 class _Edges:
     """Ends (K, *batch) of the intervals {q >= level}: lower ones and upper ones by turns."""
 
-    def __init__(self, q: Univariate, grid: _Grid, level: Tensor) -> None:
+    def __init__(self, q: _Univariate, grid: _Grid, level: Tensor) -> None:
         self.level, breakpoints = level, grid.breakpoints
         above = grid.heights >= level * (1 - _ROUNDING * 2.0**-52)
         outside = torch.zeros_like(above[:1])
@@ -246,11 +246,11 @@ class _Edges:
         is_near = (ends - root).abs() <= _AWAY * root.abs()
         self.t = torch.where(between & (self.moving | ~is_near), root, ends)
 
-    def mass(self, p: Univariate, t: Tensor) -> Tensor:
+    def mass(self, p: _Univariate, t: Tensor) -> Tensor:
         """Return the mass of the intervals with ends t."""
         return torch.where(self.present, self.sign * p.cdf(t), 0.0).sum(0)
 
-    def slopes(self, q: Univariate) -> Tensor:
+    def slopes(self, q: _Univariate) -> Tensor:
         """Return the derivatives (K, *batch) of q at ends that move, infinite elsewhere.
 
         An end does not move where the density is level but for rounding.
@@ -261,14 +261,14 @@ class _Edges:
         steep = slopes.abs() * (self.high - self.low) > _LEVEL * self.level
         return torch.where(self.moving & steep, slopes.double(), math.inf)
 
-    def slope(self, q: Univariate) -> Tensor:
+    def slope(self, q: _Univariate) -> Tensor:
         """Return the derivative (*batch) of the mass in the level c, 0 if no end moves.
 
         An end with q(t) = c moves by dt/dc = 1/q'(t), and the mass there changes by c dt.
         """
         return (self.sign * self.level / self.slopes(q)).sum(0)
 
-    def polished(self, p: Univariate, q: Univariate, mass: Tensor, breakpoints: Tensor) -> Tensor:
+    def polished(self, p: _Univariate, q: _Univariate, mass: Tensor, breakpoints: Tensor) -> Tensor:
         """Return ends (K, *batch), NaN where there is none, after a Newton step for all at once."""
         with torch.no_grad():
             slopes = self.slopes(q)
