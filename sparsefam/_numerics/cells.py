@@ -40,11 +40,11 @@ _SMOOTH = 12.0
 # The outermost of m nodes are 3 / m^2 from the ends, and there a polynomial may rise by several
 # times its range over the nodes.
 _BEYOND = 16
-# The same share of the range where the power is not smooth next to a root outside the subinterval.
+# The same fraction of the range where the power is not smooth next to a root outside.
 _NEAR = 0.2
-# Steps towards a root.
+# Steps toward a root.
 _ROOT_STEPS = {torch.float32: 3, torch.float64: 4}
-# So many signs make a number that float32 holds.
+# As many signs as a float32 number can hold as its bits.
 _BITS = 24
 # Subintervals that are integrated together.
 _BLOCK = 2**15
@@ -60,7 +60,7 @@ _QUANTILE_STEPS = {torch.float32: 14, torch.float64: 24}
 def _chebyshev(order: int) -> Numbers:
     """Return matrices from values at m Gauss-Legendre nodes to Chebyshev coefficients (4, m, m).
 
-    They are those of the polynomial and of three derivatives.
+    One matrix for the polynomial, and one for each of its first three derivatives.
     """
     nodes, _ = MAKERS["gauss"](order)
     return np.stack([coefficients(nodes, k) for k in range(4)])
@@ -121,30 +121,30 @@ def positive_pieces(u: Tensor, rough: bool = False) -> Pieces:
 
     A root is bracketed by two check points with values of unlike sign, or by a check point and the
     vertex of a dip across zero next to it. Where values are not read, all polynomials have the same
-    number of pieces, of which some are empty. If `rough`, dips are missed, and roots have the error
-    of one step.
+    number of pieces, some of them empty. If `rough`, dips are missed, and roots have the error of
+    one step.
     """
     checks = table("checks", (len(u),), u)
     values = checks[:, 1:] @ u
     points = checks[:, :1].expand_as(values)
     if not rough:
         points, values = _with_dips(u, points, values)
-    # Nodes resolve polynomials that have pi or more of them in a wave.
+    # A wave that m nodes resolve has at least pi of them, which bounds the number of pieces.
     column, rank, rows = _sign_changes(values, 1 + len(u) // 3)
     # Row 0 stands for the lower end, and one more than there are check points for the upper.
     ends = torch.where(rows == 0, -1.0, 1.0).to(values)
     inner, columns, row = (rows > 0) & (rows < len(values)), column.repeat(2), rows
     readable = values_are_readable(u)
     if readable:
-        place = inner.nonzero().squeeze(-1)
-        row, columns = row[place], columns[place]
+        index = inner.nonzero().squeeze(-1)
+        row, columns = row[index], columns[index]
     row = row.clamp(1, len(values) - 1)
     low, high, first, last = (x[row - k, columns] for x in (points, values) for k in (1, 0))
     steps = 1 if rough else _ROOT_STEPS.get(u.dtype, 4)
-    parts = table("chebyshev", (len(u),), u)[:3] @ u.index_select(1, columns)
-    roots = _roots(parts, low, high, first, last, steps)
+    series = table("chebyshev", (len(u),), u)[:3] @ u.index_select(1, columns)
+    roots = _roots(series, low, high, first, last, steps)
     ends = (
-        ends.index_copy_(0, place, roots)
+        ends.index_copy_(0, index, roots)
         if values_are_readable(u)
         else torch.where(inner, roots, ends)
     )
@@ -156,24 +156,25 @@ def positive_pieces(u: Tensor, rough: bool = False) -> Pieces:
 def _sign_changes(values: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return columns and ranks (K,) of pieces, and the rows (2 K,) before which they begin and end.
 
-    The first K are those of the lower ends. Both ends of an empty piece are after the last row.
+    The first K rows belong to lower ends. Both ends of an empty piece are after the last row.
     """
     count, n = values.shape
-    # Signs are the bits of a number, which floating point holds exactly. Comparisons into numbers
-    # are several times as fast as into booleans.
+    # Signs are the bits of a number, held exactly by floating point, because comparisons into
+    # numbers are several times as fast as into booleans.
     exact = torch.float32 if count <= _BITS else torch.float64
     inside = torch.gt(values, 0, out=torch.empty_like(values, dtype=exact))
     signs = (2.0 ** torch.arange(count, device=values.device).to(exact) @ inside).long()
-    column, left, pieces = torch.arange(n, device=values.device), signs ^ (signs << 1), []
+    # Bit j of `changes` is set where points j - 1 and j differ in sign.
+    column, changes, pieces = torch.arange(n, device=values.device), signs ^ (signs << 1), []
     for rank in range(most):
-        if values_are_readable(left):
-            some = left.nonzero().squeeze(-1)
-            if len(some) < len(left):
-                left, column = left[some], column[some]
+        if values_are_readable(changes):
+            active = changes.nonzero().squeeze(-1)
+            if len(active) < len(changes):
+                changes, column = changes[active], column[active]
         ends = []
         for _ in range(2):
-            lowest = left & -left
-            left = left ^ lowest
+            lowest = changes & -changes  # the lowest bit alone
+            changes = changes ^ lowest
             row = torch.frexp(lowest.to(torch.float64)).exponent - 1
             ends.append(torch.where(lowest == 0, count, row))
         pieces.append((column, torch.full_like(column, rank), *ends))
@@ -185,28 +186,28 @@ def _with_dips(u: Tensor, points: Tensor, values: Tensor) -> tuple[Tensor, Tenso
     """Return check points and values (C, n), some moved to the vertex of a dip across zero.
 
     If three values have one sign, the parabola through them may cross zero twice only where the
-    middle one is at most half the mean of the others.
+    middle one is at most half the mean of the others: where b (a + c) > 4 b^2.
     """
     products = values[1:] * values[:-1]
-    left, right, inner = products[:-1], products[1:], values[1:-1]
-    excess = (left + right).addcmul_(inner, inner, value=-4)
-    dips = torch.minimum(torch.minimum(left, right), excess)
+    previous, following, inner = products[:-1], products[1:], values[1:-1]
+    excess = (previous + following).addcmul_(inner, inner, value=-4)
+    dips = torch.minimum(torch.minimum(previous, following), excess)
     if values_are_readable(u):
         column = (dips.amax(0) > 0).nonzero().squeeze(-1)
-        row, place = (dips.index_select(1, column) > 0).nonzero(as_tuple=True)
-        column = column[place]
+        row, candidate = (dips.index_select(1, column) > 0).nonzero(as_tuple=True)
+        column = column[candidate]
         if not len(row):
             return points, values
     else:
         axes = (torch.arange(size, device=u.device) for size in dips.shape)
         row, column = torch.cartesian_prod(*axes).unbind(-1)
-    middle, parts = (row + 1, column), table("chebyshev", (len(u),), u) @ u.index_select(1, column)
+    middle, series = (row + 1, column), table("chebyshev", (len(u),), u) @ u.index_select(1, column)
     low, mid, high = (values[row + k, column] for k in range(3))
     # At a vertex the slope is zero.
     first, last = (points[row + k, column] for k in (0, 2))
     steps = _ROOT_STEPS.get(u.dtype, 4)
-    x = _roots(parts[1:], first, last, mid - low, high - mid, steps)
-    height = _chebyshev_sum(parts[0], x)
+    x = _roots(series[1:], first, last, mid - low, high - mid, steps)
+    height = _chebyshev_sum(series[0], x)
     crosses = (dips[row, column] > 0) & ((height > 0) != (mid > 0))
     points = points.clone()
     points[middle] = torch.where(crosses, x, points[middle])
@@ -215,25 +216,26 @@ def _with_dips(u: Tensor, points: Tensor, values: Tensor) -> tuple[Tensor, Tenso
 
 
 def _roots(
-    parts: Tensor, low: Tensor, high: Tensor, first: Tensor, last: Tensor, steps: int
+    series: Tensor, low: Tensor, high: Tensor, first: Tensor, last: Tensor, steps: int
 ) -> Tensor:
     """Find roots (K,) of polynomials between ends with unlike values.
 
-    The parts (3, m, K) are Chebyshev coefficients of polynomials and their two derivatives.
+    The series (3, m, K) are Chebyshev coefficients of polynomials and their two derivatives.
     The first guess is a secant's; each step goes to the root of a parabola, which also serves where
     two roots nearly coincide.
     """
     apart = first != last
-    share = torch.where(apart, first / torch.where(apart, first - last, 1.0), 0.5)
-    x = torch.addcmul(low, high - low, share.clamp(0.02, 0.98))
+    fraction = torch.where(apart, first / torch.where(apart, first - last, 1.0), 0.5)
+    x = torch.addcmul(low, high - low, fraction.clamp(0.02, 0.98))
     rising, least = first <= 0, 8 * torch.finfo(x.dtype).eps
-    parts = parts.transpose(0, 1)
+    series = series.transpose(0, 1)
     for _ in range(steps):
-        value, rate, curve = _chebyshev_sum(parts, x.expand(3, -1))
+        value, rate, curve = _chebyshev_sum(series, x.expand(3, -1))
         beyond = (value <= 0) == rising
         low, high = torch.where(beyond, x, low), torch.where(beyond, high, x)
-        rest = (rate.square() - 2 * value * curve).clamp_min_(0).sqrt_()
-        move = -2 * value / (rate + torch.copysign(rest, rate))
+        radical = (rate.square() - 2 * value * curve).clamp_min_(0).sqrt_()
+        # The root of value + rate h + curve h^2 / 2 that is nearer to 0, without cancellation.
+        move = -2 * value / (rate + torch.copysign(radical, rate))
         step = x + move
         # Rounding may put a root just outside its bracket, and bisecting from there would lose it.
         valid = ((step >= low) & (step <= high)) | (move.abs() <= least)
@@ -247,37 +249,37 @@ def _roots(
 def power_weights(x: Tensor, measure: Tensor, power: Power, names: tuple[str, ...]) -> list[Tensor]:
     """Compute weights (m, *columns) that integrate functions of 1 + eps x, as the module says.
 
-    Arguments are those of `truncated_power.integrals`, which is differentiable.
+    Arguments are as for `truncated_power.integrals`, which is differentiable.
     """
     x = x.contiguous()
-    found = [v * measure for v in functions(power, names, x)]
+    weights = [v * measure for v in functions(power, names, x)]
     if not _is_cut(power):
-        return found
+        return weights
     power = replace(power, eps=_by_column(power.eps, x))
     columns, scale = x.reshape(len(x), -1), measure.flatten(1)
     scale = scale / gauss_legendre(len(x), x)[1].unsqueeze(-1)
     copies = columns.shape[1] // scale.shape[1]
-    flat = [whole.view_as(columns) for whole in found]
+    flat = [whole.view_as(columns) for whole in weights]
     for block, values in _candidates(columns, power, names):
         pieces, cut = _cut_pieces(values, power.take(block), names)
-        own, column = values.index_select(1, pieces.column), block[pieces.column]
-        parts = _piece_weights(own, pieces, power.take(column), names)
+        nodal, column = values.index_select(1, pieces.column), block[pieces.column]
+        terms = _piece_weights(nodal, pieces, power.take(column), names)
         factor = scale.index_select(1, column // copies)
-        for whole, part in zip(flat, parts, strict=True):
-            _put(whole, column.expand(len(x), -1), part.mul_(factor), pieces, cut)
-    return found
+        for whole, term in zip(flat, terms, strict=True):
+            _put(whole, column.expand(len(x), -1), term.mul_(factor), pieces, cut)
+    return weights
 
 
-def _put(whole: Tensor, place: Tensor, part: Tensor, pieces: Pieces, cut: Tensor | None) -> None:
+def _put(whole: Tensor, index: Tensor, terms: Tensor, pieces: Pieces, cut: Tensor | None) -> None:
     """Replace numbers of columns by sums over their pieces, where these are cut."""
     if cut is not None:
-        part = torch.where(cut, part, torch.where(pieces.rank == 0, whole.gather(-1, place), 0.0))
-    whole.scatter_(-1, place[..., : pieces.first], part[..., : pieces.first])
-    whole.scatter_add_(-1, place[..., pieces.first :], part[..., pieces.first :])
+        terms = torch.where(cut, terms, torch.where(pieces.rank == 0, whole.gather(-1, index), 0.0))
+    whole.scatter_(-1, index[..., : pieces.first], terms[..., : pieces.first])
+    whole.scatter_add_(-1, index[..., pieces.first :], terms[..., pieces.first :])
 
 
 def _by_column(eps: Tensor | float, x: Tensor) -> Tensor | float:
-    """Return eps of each column of values (m, *columns), flat, or the number that it is."""
+    """Return eps of each column of values (m, *columns), flat; a number stays a number."""
     return eps.expand(x.shape[1:]).reshape(-1) if isinstance(eps, Tensor) else eps
 
 
@@ -299,7 +301,7 @@ def _candidates(
 
 
 def _near_root(x: Tensor, power: Power, names: tuple[str, ...]) -> Tensor:
-    """Return whether the range of columns of x (m, n), widened by a share of it, has the root."""
+    """Return whether the range of columns of x (m, n), widened by a fraction, has the root."""
     slack = _BEYOND / len(x) ** 2 if _is_polynomial(power, names) else _NEAR
     root, low, high = -1 / power.eps, x.amin(0), x.amax(0)
     away = (high - low) * slack
@@ -311,20 +313,20 @@ def _cut_pieces(
 ) -> tuple[Pieces, Tensor | None]:
     """Return pieces of subintervals with nodal values (m, n), and whether they are cut (K,).
 
-    Where values are read, only these are returned. The quadrature rule is exact for whole
-    subintervals if the function is a polynomial; they then count as not cut.
+    Where values are read, only pieces that are cut are returned. The quadrature rule is exact for
+    whole subintervals if the function is a polynomial; they then count as not cut.
     """
     pieces = positive_pieces(power.inside(x), rough)
     cut = (pieces.lower > -1) | (pieces.upper < 1)
     if not _is_polynomial(power, names):
         cut = torch.ones_like(cut)
     if values_are_readable(x):
-        place = cut.nonzero().squeeze(-1)
-        column, rank, lower, upper = (part.index_select(0, place) for part in pieces[:4])
+        index = cut.nonzero().squeeze(-1)
+        column, rank, lower, upper = (field.index_select(0, index) for field in pieces[:4])
         return Pieces(column, rank, lower, upper, int((rank == 0).sum())), None
     # Columns whose first piece is empty have none.
-    own = (cut & (pieces.upper > pieces.lower))[: x.shape[1]] & _near_root(x, power, names)
-    return pieces, own[pieces.column]
+    has_piece = (cut & (pieces.upper > pieces.lower))[: x.shape[1]] & _near_root(x, power, names)
+    return pieces, has_piece[pieces.column]
 
 
 def _is_polynomial(power: Power, names: tuple[str, ...]) -> bool:
@@ -337,7 +339,7 @@ def _is_polynomial(power: Power, names: tuple[str, ...]) -> bool:
 def rough_masses(x: Tensor, measure: Tensor, power: Power) -> tuple[Tensor, Tensor]:
     """Return integrals (R,) of the power and the lowered power of values (m, G, R).
 
-    They are those of `power_weights` up to about 1e-5, at half of the cost: dips are missed, and
+    They agree with sums of `power_weights` to about 1e-5, at half of the cost: dips are missed, and
     pieces are integrated with fewer nodes. Where no subinterval is cut, both may be 1.
     """
     names, rows = ("power", "lowered"), x.shape[-1]
@@ -345,24 +347,24 @@ def rough_masses(x: Tensor, measure: Tensor, power: Power) -> tuple[Tensor, Tens
     candidates = [*_candidates(x.flatten(1), columns, names)] if _is_cut(power) else []
     blocks = [x.new_empty(0).long(), *(block for block, _ in candidates)]
     if values_are_readable(x):
-        some = x.new_zeros(rows).index_fill_(0, torch.cat(blocks) % rows, 1.0)
-        if 2 * int(some.sum()) < rows:
-            place = some.nonzero().squeeze(-1)
-            found = torch.stack(rough_masses(x[..., place], measure, power.take(place)))
-            mass, rate = x.new_ones(2, rows).index_copy_(1, place, found)
+        affected = x.new_zeros(rows).index_fill_(0, torch.cat(blocks) % rows, 1.0)
+        if 2 * int(affected.sum()) < rows:
+            index = affected.nonzero().squeeze(-1)
+            masses = torch.stack(rough_masses(x[..., index], measure, power.take(index)))
+            mass, rate = x.new_ones(2, rows).index_copy_(1, index, masses)
             return mass, rate
-    share = measure.reshape(len(x), -1, 1)
-    by_cell, power = [(v * share).sum(0).flatten() for v in power.pair(x)], columns
-    density = _coefficients(share.squeeze(-1) / gauss_legendre(len(x), x)[1].unsqueeze(-1))
+    flat_measure = measure.reshape(len(x), -1, 1)
+    by_cell, power = [(v * flat_measure).sum(0).flatten() for v in power.pair(x)], columns
+    density = _coefficients(flat_measure.squeeze(-1) / gauss_legendre(len(x), x)[1].unsqueeze(-1))
     nodes, weights = _unit_rule(_FEW_NODES, x, power, names)
     for block, values in candidates:
         pieces, cut = _cut_pieces(values, power.take(block), names, rough=True)
-        own = _coefficients(values.index_select(1, pieces.column))
+        series = _coefficients(values.index_select(1, pieces.column))
         column, width = block[pieces.column], pieces.upper - pieces.lower
         y = torch.addcmul(pieces.lower, width, nodes.unsqueeze(-1))
         base = density.index_select(1, column // rows).unsqueeze(1)
         height = _chebyshev_sum(base, y).mul_(width).mul_(weights.unsqueeze(-1))
-        pair = power.take(column).pair(_chebyshev_sum(own.unsqueeze(1), y))
+        pair = power.take(column).pair(_chebyshev_sum(series.unsqueeze(1), y))
         for whole, v in zip(by_cell, pair, strict=True):
             _put(whole, column, (v * height).sum(0), pieces, cut)
     mass, rate = (v.reshape(x.shape[1:]).sum(0) for v in by_cell)
@@ -383,36 +385,40 @@ def _piece_weights(x: Tensor, pieces: Pieces, power: Power, names: tuple[str, ..
     values = coefficients[0] * basis[0]
     for c, b in zip(coefficients[1:], basis[1:], strict=True):
         values.addcmul_(c, b)
-    share = weights.unsqueeze(-1) * width
+    scale = weights.unsqueeze(-1) * width
     moments = [
         torch.stack([(height * b).sum(0) for b in basis])
-        for height in (share * v for v in functions(power, names, values))
+        for height in (scale * v for v in functions(power, names, values))
     ]
     if "lowered" in names and (isinstance(power.is_jump, Tensor) or power.is_jump):
-        place = names.index("lowered")
+        index = names.index("lowered")
         jumps = _at_edges(x, lower, upper)
-        moments[place] = torch.where(torch.as_tensor(power.is_jump), jumps, moments[place])
+        moments[index] = torch.where(torch.as_tensor(power.is_jump), jumps, moments[index])
+    # A Lagrange polynomial is l_j = sum_k C_kj T_k, so its integral is that sum of moments.
     back = table("chebyshev", (order,), x)[0].T
-    return [back @ part for part in moments]
+    return [back @ moment for moment in moments]
 
 
 def _at_edges(x: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    """Return Chebyshev polynomials at roots over |u'|, the integral of the derivative of a jump."""
+    """Return integrals of Chebyshev polynomials times the derivative of a jump at a root of u.
+
+    The derivative is Dirac's delta of u: the integral of delta(u(t)) T(t) is T / |u'| at the root.
+    """
     order = len(x)
     slope = table("chebyshev", (order,), x)[1] @ x
     total = torch.zeros_like(x)
     for end in (lower, upper):
         proper = (upper > lower) & (end.abs() < 1)
         rate = _chebyshev_sum(slope, end).abs()
-        share = torch.where(proper, 1 / torch.where(proper, rate, 1.0), 0.0)
-        total += torch.stack(_chebyshev_polynomials(end, order)) * share
+        inverse = torch.where(proper, 1 / torch.where(proper, rate, 1.0), 0.0)
+        total += torch.stack(_chebyshev_polynomials(end, order)) * inverse
     return total
 
 
 def _unit_rule(
     order: int, like: Tensor, power: Power, names: tuple[str, ...]
 ) -> tuple[Tensor, Tensor]:
-    """Return nodes and weights (q,) on [0, 1] for functions of m coefficients times another such.
+    """Return nodes and weights (q,) on [0, 1] for a power times polynomials of a given order.
 
     Gauss's rule is exact for powers that are polynomials; others have a graded rule.
     """
@@ -434,9 +440,9 @@ def pieces_by_column(pieces: Pieces, n: int) -> tuple[Tensor, Tensor]:
     most = len(pieces.rank) // max(n, 1)
     if values_are_readable(pieces.rank):
         most = int(pieces.rank[-1]) + 1 if len(pieces.rank) else 1
-    place = pieces.rank, pieces.column
+    index = pieces.rank, pieces.column
     lower, upper = (
-        end.new_ones(most, n).index_put(place, end) for end in (pieces.lower, pieces.upper)
+        end.new_ones(most, n).index_put(index, end) for end in (pieces.lower, pieces.upper)
     )
     return lower, upper
 
@@ -459,28 +465,34 @@ def power_quantiles(x: Tensor, density: Tensor, power: Power, mass: Tensor) -> T
     piece = (below < mass).sum(0, keepdim=True).clamp_max(len(below) - 1)
     before = torch.cat([torch.zeros_like(below[:1]), below]).gather(0, piece)
     first, last = (end.gather(0, piece).squeeze(0) for end in (low, high))
-    due, total = (part.squeeze(0) for part in (mass - before, below.gather(0, piece) - before))
-    share = (due / total.clamp_min(torch.finfo(x.dtype).tiny)).clamp(0, 1)
-    y, low, high = first + (last - first) * share, first, last
-    least, found = 8 * torch.finfo(y.dtype).eps, torch.empty_like(y)
+    target, total = (
+        amount.squeeze(0) for amount in (mass - before, below.gather(0, piece) - before)
+    )
+    # Within its piece, a quantile is guessed as if the mass were spread evenly.
+    fraction = (target / total.clamp_min(torch.finfo(x.dtype).tiny)).clamp(0, 1)
+    y, low, high = first + (last - first) * fraction, first, last
+    least, quantiles = 8 * torch.finfo(y.dtype).eps, torch.empty_like(y)
     rows = torch.arange(len(y), device=y.device)
     for _ in range(_QUANTILE_STEPS.get(y.dtype, 24)):
         area = _areas(x, density, power, first, y.unsqueeze(0)).squeeze(0)
         rate = power.at(_chebyshev_sum(x, y)) * _chebyshev_sum(density, y)
-        step = y + torch.where(due == area, 0.0, (due - area) / rate)
+        # Newton's method on the mass, safeguarded by a bracket.
+        step = y + torch.where(target == area, 0.0, (target - area) / rate)
         low, high = torch.where(step >= y, y, low), torch.where(step <= y, y, high)
         moved = (step - y).abs() > least
         # Rounding may put a quantile just outside its bracket.
         y = torch.where(((step >= low) & (step <= high)) | ~moved, step, (low + high) / 2)
-        found.index_copy_(0, rows, y)
+        quantiles.index_copy_(0, rows, y)
         if values_are_readable(y):
-            left = moved.nonzero().squeeze(-1)
-            if not len(left):
+            active = moved.nonzero().squeeze(-1)
+            if not len(active):
                 break
-            x, density = x.index_select(1, left), density.index_select(1, left)
-            rows, first, due, low, high, y = (v[left] for v in (rows, first, due, low, high, y))
-            power = power.take(left)
-    return found
+            x, density = x.index_select(1, active), density.index_select(1, active)
+            rows, first, target, low, high, y = (
+                v[active] for v in (rows, first, target, low, high, y)
+            )
+            power = power.take(active)
+    return quantiles
 
 
 def _areas(x: Tensor, density: Tensor, power: Power, lower: Tensor, upper: Tensor) -> Tensor:
@@ -493,9 +505,18 @@ def _areas(x: Tensor, density: Tensor, power: Power, lower: Tensor, upper: Tenso
 
 
 def below(x: Tensor, measure: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return x and the measure (m, n) at the nodes of the parts [-1, y] (n) of subintervals."""
-    share = (1 + y) / 2
+    """Resample x and the measure (m, n) at the Gauss nodes of [-1, y] in each subinterval.
+
+    Both are polynomials on a subinterval, once the measure is divided by the weights of its nodes.
+    The weights of [-1, y] are shorter by the factor (1 + y) / 2.
+
+    Args:
+        x: Nodal values of n subintervals (m, n).
+        measure: Base density at the nodes times the Gauss weights (m, n).
+        y: Upper ends (n,), in [-1, 1].
+    """
+    length = (1 + y) / 2
     nodes, weights = (v.unsqueeze(-1) for v in gauss_legendre(len(x), x))
-    at = (1 + nodes) * share - 1
+    at = (1 + nodes) * length - 1
     x, density = (_chebyshev_sum(_coefficients(v), at) for v in (x, measure / weights))
-    return x, density * weights * share
+    return x, density * weights * length

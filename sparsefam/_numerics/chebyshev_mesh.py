@@ -24,7 +24,7 @@ _FEW, _SMOOTH_COUNT, _MOST_COUNT = 32, 160, 4096
 _FIRST = 4
 # Breaks that are not so many units of rounding apart are one.
 _APART = 8
-# Orders at first, and the share of coarse subintervals from which on all are refined together.
+# Orders at first, and the fraction of coarse subintervals from which on all are refined together.
 _FIRST_ORDERS = (4, 8, 16)
 _MANY = 0.3
 # The mesh is verified at so many further locations, to _AT_ENDS times the tolerance, and to
@@ -32,9 +32,9 @@ _MANY = 0.3
 _VERIFIED, _AT_ENDS, _ROUNDED_OFF, _NO_GAP = 16, 100.0, 1e-3, 1e-300
 # Around functions that are zero at all nodes the range is quartered so often.
 _NARROWEST = 16
-# The share of the tolerance that an error may have which is multiplied by the length.
+# The fraction of the tolerance allowed for an error times the relative length of its subinterval.
 _NEGLIGIBLE = 1e-3
-# Polynomials are compared with functions here: their error is largest towards the ends.
+# Polynomials are compared with functions here: their error is largest toward the ends.
 _CHECKS = (-0.999, -0.5, 0.1, 0.999)
 
 Columns = Callable[[Tensor], Tensor]
@@ -59,6 +59,7 @@ class ChebyshevMesh(NamedTuple):
         at = at[(at > self.breaks[0]) & (at < self.breaks[-1])]
         cell = torch.searchsorted(self.breaks, at, right=True) - 1
         low, high = self.breaks[cell], self.breaks[cell + 1]
+        # Shorter subintervals would be a few units of rounding long.
         least = _APART * torch.finfo(at.dtype).eps * torch.maximum(low.abs(), high.abs())
         at = at[(at - low > least) & (high - at > least)]
         gaps = at.diff(prepend=self.breaks[:1])
@@ -66,9 +67,9 @@ class ChebyshevMesh(NamedTuple):
         return self._replace(breaks=torch.cat([self.breaks, at]).sort().values)
 
     def shares(self, at: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the subintervals (n,) of locations (n,), and shares of their nodes (n, order).
+        """Return the subintervals (n,) of locations (n,), and interpolation weights (n, order).
 
-        The polynomial through values at the nodes is there the sum of the values with the shares.
+        The sum of nodal values with these weights is their polynomial at the location.
         """
         cell = torch.searchsorted(self.breaks, at, right=True).sub(1).clamp(0, len(self.breaks) - 2)
         low, high = self.breaks[cell], self.breaks[cell + 1]
@@ -121,27 +122,28 @@ def find_mesh(
     """
     start = torch.linspace(*ends, _FIRST + 1, dtype=torch.float64, device=kinks.device)
     start = ChebyshevMesh(start, 0).cut(narrow).breaks
-    found = _search(columns, density, start, tolerance, kinks)
-    if found is None or _is_verified(columns, found, tolerance, kinks):
-        return found
+    mesh = _search(columns, density, start, tolerance, kinks)
+    if mesh is None or _is_verified(columns, mesh, tolerance, kinks):
+        return mesh
     # Columns are so narrow that no node is near them.
     steps = (ends[1] - ends[0]) * 4.0 ** -torch.arange(1, _NARROWEST, device=kinks.device)
     around = torch.stack([kinks - steps.unsqueeze(-1), kinks + steps.unsqueeze(-1)])
     start = ChebyshevMesh(start, 0).cut(around.flatten()).breaks
-    found = _search(columns, density, start, tolerance, kinks)
-    return found if found and _is_verified(columns, found, tolerance, kinks) else None
+    mesh = _search(columns, density, start, tolerance, kinks)
+    return mesh if mesh and _is_verified(columns, mesh, tolerance, kinks) else None
 
 
 def _search(
     columns: Columns, density: Columns, start: Tensor, tolerance: float, kinks: Tensor
 ) -> ChebyshevMesh | None:
+    """Return the first of four meshes that is fine enough, from few subintervals to many."""
     kinked = ChebyshevMesh(start[[0, -1]], 0).cut(kinks).breaks
 
     def search(breaks: Tensor, order: int, most: int) -> ChebyshevMesh | None:
         # Kernels that are rounded off at a kink count as kinked once subintervals are short.
         negligible = _NEGLIGIBLE if breaks is kinked else 0.0
-        found = _bisected(columns, density, breaks, order, tolerance, most, negligible)
-        return None if found is None else ChebyshevMesh(found, order)
+        resolved = _bisected(columns, density, breaks, order, tolerance, most, negligible)
+        return None if resolved is None else ChebyshevMesh(resolved, order)
 
     smooth = max(_SMOOTH_COUNT, len(kinks))
     attempts = (
@@ -157,9 +159,9 @@ def _is_verified(columns: Columns, axis: ChebyshevMesh, tolerance: float, at: Te
     """Return whether columns are polynomials at some further locations, too."""
     at = at[(at > axis.breaks[0]) & (at < axis.breaks[-1])]
     at = torch.cat([at[:: 1 + len(at) // _VERIFIED], axis.breaks[:2].mean(0, keepdim=True)])
-    cell, share = axis.shares(at)
-    values = columns(axis.rule()[0][cell].flatten()).unflatten(-1, share.shape)
-    error = (values * share).sum(-1) - columns(at)
+    cell, weights = axis.shares(at)
+    values = columns(axis.rule()[0][cell].flatten()).unflatten(-1, weights.shape)
+    error = (values * weights).sum(-1) - columns(at)
     largest = torch.maximum(values.abs().amax(), columns(at).abs().amax())
     # Next to a break interpolation is worse than at the check points. At a break that is a kink,
     # kernels are often rounded off, which does not matter.
@@ -195,48 +197,49 @@ def _bisected(
         error = _error(columns, nodes, checks).amax(0) / largest
         width = (high - low).unsqueeze(-1)
         mass = _error(lambda t: density(t).unsqueeze(0), nodes, checks).amax(0) * width
-        share = width / (breaks[-1] - breaks[0])
-        seen = (error <= tolerance) | (error * share <= negligible * tolerance)
+        fraction = width / (breaks[-1] - breaks[0])
+        seen = (error <= tolerance) | (error * fraction <= negligible * tolerance)
         fine = (seen & (mass <= tolerance)).all(-1)
         done = torch.cat([done, low[fine]])
-        left, right = low[~fine], high[~fine]
-        middle = (left + right) / 2
-        if ((middle <= left) | (middle >= right)).any():
-            return None
-        low, high = torch.cat([left, middle]), torch.cat([middle, right])
+        start, end = low[~fine], high[~fine]
+        middle = (start + end) / 2
+        if ((middle <= start) | (middle >= end)).any():
+            return None  # too short to be halved in float64
+        low, high = torch.cat([start, middle]), torch.cat([middle, end])
     return torch.cat([done, breaks[-1:]]).sort().values
 
 
 def _checks(low: Tensor, high: Tensor) -> Tensor:
     """Return the locations at which polynomials are compared with functions (P, C)."""
-    share = torch.tensor(_CHECKS, dtype=low.dtype, device=low.device)
-    return ((high + low).unsqueeze(-1) + (high - low).unsqueeze(-1) * share) / 2
+    at = torch.tensor(_CHECKS, dtype=low.dtype, device=low.device)
+    return ((high + low).unsqueeze(-1) + (high - low).unsqueeze(-1) * at) / 2
 
 
 def _error(columns: Columns, nodes: Tensor, checks: Tensor) -> Tensor:
     """Return errors (n, P, C) of the polynomials through the nodes (P, m) at checks (P, C)."""
     values = columns(nodes.flatten()).unflatten(-1, nodes.shape)
     truth = columns(checks.flatten()).unflatten(-1, checks.shape)
-    share = _interpolation(nodes.shape[-1], nodes.new_tensor(_CHECKS))
-    found: Tensor = (values @ share.mT - truth).abs()
-    return found.nan_to_num(math.inf)
+    weights = _interpolation(nodes.shape[-1], nodes.new_tensor(_CHECKS))
+    error: Tensor = (values @ weights.mT - truth).abs()
+    return error.nan_to_num(math.inf)
 
 
 def _interpolation(order: int, at: Tensor) -> Tensor:
-    """Return the shares of values at nodes in the polynomial through them at locations (C, order).
+    """Return weights (C, order) of nodal values, for the polynomial through them at locations (C,).
 
-    This is the barycentric formula.
+    By the barycentric formula (Berrut and Trefethen, 2004, SIAM Rev. 46): the weight of node j is
+    w_j / (t - t_j) over the sum of these, with w_j the reciprocal product of all t_j - t_k.
     """
     nodes, _ = gauss_legendre(order, at)
     apart, gaps = nodes.unsqueeze(-1) - nodes, at.unsqueeze(-1) - nodes
-    share = 1 / (torch.where(gaps == 0, _NO_GAP, gaps) * apart.fill_diagonal_(1).prod(-1))
-    return share / share.sum(-1, keepdim=True)
+    weights = 1 / (torch.where(gaps == 0, _NO_GAP, gaps) * apart.fill_diagonal_(1).prod(-1))
+    return weights / weights.sum(-1, keepdim=True)
 
 
 def halved_rule(order: int, like: Tensor) -> tuple[Tensor, Tensor]:
     """Return a rule with twice the nodes of a subinterval of length 1.
 
-    The first matrix (2 order, order) takes values at the nodes of the subinterval to those of the
+    The matrix (2 order, order) takes values at the nodes of the subinterval to values of their
     polynomial at the nodes of its halves; the weights are (2 order,).
     """
     nodes, weights = gauss_legendre(order, like)
@@ -245,6 +248,7 @@ def halved_rule(order: int, like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _rule(low: Tensor, high: Tensor, order: int) -> tuple[Tensor, Tensor]:
+    """Return Gauss-Legendre nodes and weights (P, order) on subintervals with ends (P,)."""
     x, w = gauss_legendre(order, low)
     half = (high - low).unsqueeze(-1) / 2
     return (low.unsqueeze(-1) + half * (1 + x)), half * w

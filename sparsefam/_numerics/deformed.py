@@ -14,7 +14,7 @@ from torch import Tensor
 
 __all__ = ["LOG_LARGE", "Power", "expm1_ratio", "functions", "log1p_ratio", "log_beta"]
 
-# Below this a series is used, of which ten terms have float64 accuracy. Above it the second
+# Below this a series is used, whose first ten terms have float64 accuracy. Above it the second
 # derivatives of the quotients lose a factor of about 1/_SWITCH**2.
 _SWITCH = 0.25
 # Exponents whose power is computed by multiplication.
@@ -147,7 +147,7 @@ class Power:
             return 1 + self.eps * x
         return torch.add(x.new_ones(()), x, alpha=self.eps)
 
-    # torch.where is not vectorised on the CPU; signs and clamping replace it.
+    # torch.where is not vectorized on the CPU; signs and clamping replace it.
 
     def at(self, x: Tensor) -> Tensor:
         """Return the power at x, accurate for small eps; 0^k is 0 for any k."""
@@ -190,6 +190,7 @@ class Power:
         y = self.eps * x
         small = y.abs() < (3e-2 if x.dtype == torch.float32 else 1e-3)
         near, far = torch.where(small, y, 0.0), torch.where(small | (y <= -1), 1.0, y)
+        # (y / (1 + y) - log(1 + y)) / y^2 = sum_k (-1)^(k + 1) (k + 1) / (k + 2) y^k, k = 0, 1, ...
         tail = -3 / 4 + near * (4 / 5 + near * (-5 / 6 + near * 6 / 7))
         series = x.square() * (-1 / 2 + near * (2 / 3 + near * tail))
         scale = torch.where(small, torch.ones_like(x), self.eps)

@@ -49,7 +49,7 @@ def gaussian_energy(centers: Tensor, covariance: Tensor, scale: Tensor) -> Tenso
 
 
 def _slopes(order: int) -> Numbers:
-    """Return the matrix from values at Gauss nodes to those of the polynomial's derivative."""
+    """Return the matrix from values at Gauss nodes to slopes of the polynomial there."""
     nodes = MAKERS["gauss"](order)[0]
     return matrix(nodes, nodes, derivative=1)
 

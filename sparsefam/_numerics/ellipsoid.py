@@ -38,6 +38,7 @@ def radial_characteristic(square: Tensor, nu: Tensor) -> Tensor:
     square = square.clamp(max=torch.finfo(square.dtype).max / 4)
     near = square < 1
     x = torch.where(near, square, 0.0) / 4
+    # 0F1(; nu + 1; -x) = 1 - x/(nu + 1) (1 - x/(2 (nu + 2)) (1 - ...)).
     series = torch.ones_like(x * nu)
     for k in range(_TERMS[square.dtype], 0, -1):
         series = 1 - series * x / (k * (nu + k))
@@ -51,7 +52,8 @@ def elliptical_moments(
 
     $$E_s[t_i\,t^k] = \mu_i\,E_s[t^k] + c_s \sum_j A_{ij}\,k_j\,E_{s+1}[t^{k - e_j}]$$
 
-    Nothing is subtracted, so that derivatives in the spread are accurate far from the origin.
+    This is Stein's identity, an integration by parts that raises the exponent s by one. Nothing is
+    subtracted, so that derivatives in the spread are accurate far from the origin.
 
     Args:
         loc: $\mu$, (*batch, D).
@@ -66,7 +68,7 @@ def elliptical_moments(
         ends.append(math.comb(len(ends) - 1 + ndim, ndim))
     ones = torch.ones_like(loc[..., :1]).unsqueeze(-1)
     older = current = ones.expand(*loc.shape[:-1], factors.shape[-1] + 1, 1)
-    found = [current[..., 0, :]]
+    by_degree = [current[..., 0, :]]
     for degree in range(1, len(ends) - 1):
         # Monomials t_i t^k of this degree from t^k and t^(k - e_j), of the two degrees before.
         rows, levels = slice(ends[degree], ends[degree + 1]), (len(ends) - 2 - degree) // 2 + 1
@@ -75,18 +77,18 @@ def elliptical_moments(
         moments = _times(loc[..., None, axis], current[..., :levels, parent - ends[degree - 1]])
         if degree > 1:
             slopes = _times(exponents[parent].to(spread), spread[..., axis, :])
-            rest = older[..., 1:, (lowered[parent] - ends[degree - 2]).clamp_min(0)]
-            derivatives = _times(slopes.unsqueeze(-3), rest).sum(-1)
+            reduced = older[..., 1:, (lowered[parent] - ends[degree - 2]).clamp_min(0)]
+            derivatives = _times(slopes.unsqueeze(-3), reduced).sum(-1)
             moments = moments + factors[..., :levels, None] * derivatives
         older, current = current, moments
-        found.append(current[..., 0, :])
-    return torch.cat(found, -1)
+        by_degree.append(current[..., 0, :])
+    return torch.cat(by_degree, -1)
 
 
-def _times(left: Tensor, right: Tensor) -> Tensor:
+def _times(x: Tensor, y: Tensor) -> Tensor:
     """Multiply with the convention that zero times infinity is zero."""
-    none = ((left == 0) & right.isinf()) | ((right == 0) & left.isinf())
-    return torch.where(none, 0.0, left) * torch.where(none, 0.0, right)
+    none = ((x == 0) & y.isinf()) | ((y == 0) & x.isinf())
+    return torch.where(none, 0.0, x) * torch.where(none, 0.0, y)
 
 
 # Beyond this dimension a product of angular rules has too many nodes.
@@ -132,6 +134,7 @@ def _rotate_columns(matrix: Tensor) -> tuple[Tensor, Tensor]:
         u, v = x[:count], y[:count]
         overlap = 2 * (u * v).sum(0)
         longer = (v * v).sum(0) - (u * u).sum(0)
+        # The smaller root of t^2 + t (|v|^2 - |u|^2) / (u'v) - 1 = 0 makes the pair orthogonal.
         tangent = overlap / torch.copysign(torch.hypot(overlap, longer) + least, longer).add(longer)
         cosine = (1 + tangent * tangent).rsqrt()
         x, y = x * cosine, y * cosine
@@ -180,7 +183,7 @@ def radial_rule(count: int, dim: int, exponent: Tensor) -> tuple[Tensor, Tensor]
     k = torch.arange(1, count + 1, dtype=m.dtype, device=m.device).reshape(-1, *(1,) * m.dim())
     first, middles, spreads = _recurrence(k, dim / 2, m)
     steps = torch.cat([first.expand(1, *m.shape), middles[:-1]]), spreads.sqrt()
-    # A table of Chebyshev coefficients has approximate roots.
+    # Chebyshev series in m give approximate roots.
     middle, at = 2 * count + dim / 2, m.detach()
     degrees = torch.arange(_TABLE, dtype=m.dtype, device=m.device)
     angles = torch.arccos(((at - middle) / (at + middle)).clamp(-1, 1)).unsqueeze(-1)
@@ -190,6 +193,7 @@ def radial_rule(count: int, dim: int, exponent: Tensor) -> tuple[Tensor, Tensor]
     for _ in range(2):
         value, slope, _ = _orthonormal(y, *steps)
         y = y - value / slope
+    # Gauss weights are reciprocal sums of squared orthonormal polynomials (Christoffel numbers).
     _, _, squares = _orthonormal(y, *steps)
     return y.sqrt().to(exponent.dtype), squares.reciprocal().to(exponent.dtype)
 
@@ -207,12 +211,12 @@ def _recurrence(k: _Array, shape: float, m: _Array) -> tuple[_Array, _Array, _Ar
     return shape / (total + 2), middles, spreads
 
 
-def _orthonormal(y: Tensor, centre: Tensor, spread: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _orthonormal(y: Tensor, centers: Tensor, spreads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Evaluate the last polynomial, its derivative and the sum of squares of the others."""
     value, slope = torch.ones_like(y), torch.zeros_like(y)
     last = last_slope = squares = torch.zeros_like(y)
-    below = torch.zeros_like(spread[0])
-    for a, b in zip(centre, spread, strict=True):
+    below = torch.zeros_like(spreads[0])
+    for a, b in zip(centers, spreads, strict=True):
         squares = squares + value.square()
         following = ((y - a) * value - below * last) / b
         following_slope = (value + (y - a) * slope - below * last_slope) / b
@@ -221,7 +225,7 @@ def _orthonormal(y: Tensor, centre: Tensor, spread: Tensor) -> tuple[Tensor, Ten
 
 
 def _roots(dim: int, count: int) -> Numbers:
-    r"""Chebyshev coefficients (_TABLE, count) of $\sqrt{(m + c) y_i(m)}$ in $(m - c)/(m + c)$.
+    r"""Expand $\sqrt{(m + c) y_i(m)}$ in polynomials of $(m - c)/(m + c)$, (_TABLE, count).
 
     The roots are eigenvalues of the Jacobi matrix. Scaled like this they are smooth functions up to
     $m = \infty$, where they are roots of Laguerre polynomials.
@@ -250,14 +254,15 @@ def _directions(dim: int, order: int) -> Numbers:
     if dim == _PRODUCT_DIM:
         circle = _circle(order)
         z, weights = scipy.special.roots_legendre(order // 2 + 1)
-        z, shares = np.repeat(z, len(circle)), np.repeat(weights / 2 / len(circle), len(circle))
+        z, masses = np.repeat(z, len(circle)), np.repeat(weights / 2 / len(circle), len(circle))
         across = np.sqrt(1 - z**2)[:, None] * np.tile(circle, (order // 2 + 1, 1))
-        return np.column_stack([across, z, shares])
+        return np.column_stack([across, z, masses])
     frames = np.concatenate([_tight_frame(dim, order, seed) for seed in range(REPLICATES)])
     return np.column_stack([frames, np.full(len(frames), 1 / len(frames))])
 
 
 def _circle(order: int) -> Numbers:
+    """Return equidistant points on the circle in opposite pairs (2 (order // 2 + 1), 2)."""
     half = np.arange(order // 2 + 1) * np.pi / (order // 2 + 1)
     upper = np.stack([np.cos(half), np.sin(half)], -1)
     return np.concatenate([upper, -upper])
@@ -270,6 +275,7 @@ def _tight_frame(dim: int, order: int, seed: int) -> Numbers:
     to 1000. Scrambled Sobol points have errors 1.1 to 1.5 times as large.
     """
     count = 2 ** math.ceil(math.log2(max(2 * order, 8 * dim)))
+    # The root of ratio^(D + 1) = 1 + ratio, the generalized golden ratio (Roberts, 2018).
     ratio = 2.0
     for _ in range(60):
         ratio = (1 + ratio) ** (1 / (dim + 1))

@@ -6,12 +6,12 @@ $x = (t - \mu)/s$ and $\omega_k = 2\pi k/T$,
 $$E_p[N(t; c, w^2)] = \frac{1}{T} \sum_{|k| < K} e^{-w^2 \omega_k^2/2}\,
     \cos(\omega_k (\mu - c))\,\varphi(s\,\omega_k),$$
 the product of a row of features, which depends on the density, and a column, which depends on the
-function. The family enters by $\varphi$ alone, of which a table of polynomials on cells is made.
+function. The family enters by $\varphi$ alone, which is tabulated as polynomials on cells.
 
-The sum is that of all functions repeated with the period, and wrong where a support reaches the
-next ones. A density whose support holds all functions, however wide, is smooth there, and is
-integrated by the trapezoidal rule: another row of features. What is left are centres far outside of
-the functions with supports that end between them.
+By Poisson's summation formula the sum repeats each function with the period, and is wrong where a
+support reaches the next copy. A density whose support holds all functions, however wide, is smooth
+there, and is integrated by the trapezoidal rule: another row of features. Neither serves centers
+far outside of the functions with supports that end between them.
 """
 
 import math
@@ -50,13 +50,13 @@ __all__ = [
     "without_values",
 ]
 
-# exp(-x^2/2) is negligible beside its peak from here on, for the frequencies of a function, and
-# relative to a sum of many functions, for its reach.
+# exp(-x^2/2) is negligible beside its peak from here on: for the frequencies of a function, and
+# for the margin around the centers, relative to a sum of many functions.
 _BANDS = {torch.float32: 5.3, torch.float64: 8.7}
-_REACHES = {torch.float32: 5.3, torch.float64: 9.0}
-# Of polynomials in the half-width: how many cells there are in a width, and their coefficients.
+_MARGINS = {torch.float32: 5.3, torch.float64: 9.0}
+# Of polynomials in the half-width: the cells in a width, and the coefficients on each.
 _CELLS = {torch.float32: (2.5, 6), torch.float64: (3.5, 11)}
-# Of polynomials in frequency times half-width: the same in a unit.
+# Of polynomials in frequency times half-width: the cells in a unit, and the coefficients on each.
 _UNITS = {torch.float32: (4, 6), torch.float64: (2, 11)}
 # These are interpolated from wide cells: their length, and the nodes on each.
 _LENGTH, _NODES = 4, 20
@@ -64,12 +64,12 @@ _LENGTH, _NODES = 4, 20
 _FURTHER_NODES = 32
 # Waves of densities in a block, whose features fit the cache; on a GPU.
 _BLOCK, _GPU_BLOCK = 2**17, 2**24
-# By how much the period is longer than it need be, as centres and ends are rounded.
+# The period is longer than it need be by this fraction, as centers and ends are rounded.
 _SLACK = 1e-4
 
 
 class Waves(NamedTuple):
-    """The waves of which Gaussian functions consist, and where the functions are not negligible."""
+    """The waves that add up to Gaussian functions, and where the functions are not negligible."""
 
     low: float
     high: float
@@ -80,7 +80,7 @@ class Waves(NamedTuple):
 
     @property
     def start(self) -> float:
-        """The location from which phases are counted: all centres are on its right."""
+        """The location from which phases are counted: all centers are on its right."""
         return self.high - self.period
 
     @property
@@ -112,6 +112,7 @@ class Waves(NamedTuple):
     def amplitudes(self, centers: Tensor, widths: Tensor) -> Tensor:
         """Return amplitudes (2 K, N) of cosines and sines, differentiable in the functions."""
         omega = self.frequencies(centers).unsqueeze(-1)
+        # Frequencies of both signs are summed, hence the factor 2 except at frequency 0.
         sizes = torch.exp(-0.5 * (omega * widths.double()).square()) * (2 / self.period)
         sizes = torch.cat([0.5 * sizes[:1], sizes[1:]])
         phases = omega * (centers.double() - self.start)
@@ -129,29 +130,29 @@ class Waves(NamedTuple):
         return self.low + spacing * (index + 0.5), spacing
 
 
-def waves_of(extent: tuple[float, ...], dtype: torch.dtype, share: float = 1.0) -> Waves:
+def waves_of(extent: tuple[float, ...], dtype: torch.dtype, fraction: float = 1.0) -> Waves:
     """Return the waves of functions, given the first and last center, least and largest width.
 
-    Whatever the centre of a density between the functions: if its support ends between them, it is
-    at most as far away from them as they extend. Shorter supports need a share of that period.
+    Whatever the center of a density between the functions: if its support ends between them, it is
+    at most as far away from them as they extend. Shorter supports need a fraction of that period.
     """
     first, last, width, widest = extent
-    reach = _REACHES[dtype] * widest
-    period = 2 * share * (1 + _SLACK) * (last - first + reach)
+    margin = _MARGINS[dtype] * widest
+    period = 2 * fraction * (1 + _SLACK) * (last - first + margin)
     count = math.ceil(_BANDS[dtype] / width * period / (2 * math.pi)) + 1
-    return Waves(first - reach, last + reach, period, count, width, dtype)
+    return Waves(first - margin, last + margin, period, count, width, dtype)
 
 
 def shifted_waves(
     extent: tuple[float, ...], dtype: torch.dtype, centers: tuple[float, float], half: float
 ) -> Waves:
-    """Return the waves of functions for densities centred in an interval, of bounded half-widths.
+    """Return the waves of functions for densities of bounded half-widths, centered in an interval.
 
     Their period is the least with which no density reaches the next functions.
     """
     first, last, width, widest = extent
-    reach = _REACHES[dtype] * widest
-    low, high = min(first, centers[0]) - reach, max(last, centers[1]) + reach
+    margin = _MARGINS[dtype] * widest
+    low, high = min(first, centers[0]) - margin, max(last, centers[1]) + margin
     period = (1 + _SLACK) * max(centers[1] + half - low, high - centers[0] + half)
     count = math.ceil(_BANDS[dtype] / width * period / (2 * math.pi)) + 1
     return Waves(low, high, period, count, width, dtype)
@@ -162,6 +163,7 @@ def shifted_waves(
 
 
 def _chebyshev(count: int) -> Numbers:
+    """Return Chebyshev nodes on [-1, 1], where interpolation is well conditioned."""
     return np.cos(np.pi * (np.arange(count) + 0.5) / count)
 
 
@@ -174,10 +176,15 @@ def _to_powers(size: int) -> Numbers:
     return np.linalg.solve(powers, np.eye(size, dtype=np.float64)).astype(np.float64)
 
 
-def _to_units(each: int, size: int) -> Numbers:
-    """Return the matrix from values at the nodes of a wide cell to coefficients on its cells."""
-    fine = np.arange(each * _LENGTH)[:, None] + (_chebyshev(size) + 1) / 2
-    at = 2 * fine / (each * _LENGTH) - 1
+def _to_units(per_unit: int, size: int) -> Numbers:
+    """Return the matrix from values at the nodes of a wide cell to coefficients on its fine cells.
+
+    Args:
+        per_unit: Fine cells in a unit; a wide cell has _LENGTH units.
+        size: Coefficients on each fine cell.
+    """
+    fine = np.arange(per_unit * _LENGTH)[:, None] + (_chebyshev(size) + 1) / 2
+    at = 2 * fine / (per_unit * _LENGTH) - 1
     return np.tensordot(_to_powers(size), matrix(_chebyshev(_NODES), at), (1, 1))
 
 
@@ -198,55 +205,57 @@ LOG_DENSITIES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 _NAMES = (*LOG_DENSITIES,)
 
 
-def learned_table(law: str, exponent: Tensor, reach: Tensor, waves: Waves) -> Tensor:
+def learned_table(law: str, exponent: Tensor, end: Tensor, waves: Waves) -> Tensor:
     """Return tables (U C, J, K) of densities (U), differentiable in their exponents.
 
     Args:
         law: Name of the family in `LOG_DENSITIES`.
         exponent: The exponents m (U,).
-        reach: Where each ends (U,).
+        end: Where the support of each ends (U,).
         waves: The frequencies (K,).
     """
-    exact, reach = exponent.double(), reach.double()
+    exact, end = exponent.double(), end.double()
     (length, cells), size = waves.cells, _CELLS[waves.dtype][1]
     top = math.ceil(cells * length * waves.step * waves.number / _LENGTH) * _LENGTH
     y, weights = table("smooth", (top + _FURTHER_NODES, 52), exact).unsqueeze(-1).unbind()
-    weights = weights * torch.exp(LOG_DENSITIES[law](reach * y, exact))
+    # 1 - phi(v) is the mean of 2 sin^2(v y / 2), which cancels nothing at small v.
+    weights = weights * torch.exp(LOG_DENSITIES[law](end * y, exact))
     values = table("wave kernel", (top,), exact) @ (weights / weights.sum(0))
     # (1 - phi(v)) / v^2 by polynomials in v.
-    each, few = _UNITS[waves.dtype]
-    to_units = table("wave units", (each, few), exact)
+    per_unit, terms = _UNITS[waves.dtype]
+    to_units = table("wave units", (per_unit, terms), exact)
     units = torch.einsum("icn,wnu->uiwc", to_units, values.unflatten(0, (-1, _NODES)))
     units = units.flatten(2)
-    # At the nodes of the cells, in float64: slopes are differences of neighbours.
+    # At the nodes of the cells, in float64: slopes are differences of neighbors.
     nodes, to_powers = (table(x, (size,), units) for x in ("wave nodes", "wave powers"))
     index = torch.arange(cells, dtype=units.dtype, device=units.device)
     s = length * (index.unsqueeze(-1) + (nodes + 1) / 2)
     omega = waves.frequencies(units)
-    u = s.unsqueeze(-1) * (omega * each)
+    u = s.unsqueeze(-1) * (omega * per_unit)
     cell = u.to(torch.int32).clamp(max=units.shape[-1] - 1)
     u = u - (cell + 0.5)
     h = units[:, -1, cell]
-    for i in range(few - 2, -1, -1):
+    for i in range(terms - 2, -1, -1):
         h = torch.addcmul(units[:, i, cell], h, u)
     return (to_powers @ (h * omega.square())).flatten(0, 1).to(waves.dtype)
 
 
-def law_table(law: str, exponent: float, reach: float, waves: Waves, like: Tensor) -> Tensor:
-    """Return the table (C, J, K) of one density, which is made once."""
+def law_table(law: str, exponent: float, end: float, waves: Waves, like: Tensor) -> Tensor:
+    """Return the table (C, J, K) of one density, which is made once and cached."""
     bits = 64 if waves.dtype == torch.float64 else 32
-    numbers = (exponent, reach, waves.low, waves.high, waves.period, waves.width)
+    numbers = (exponent, end, waves.low, waves.high, waves.period, waves.width)
     return table("waves", (_NAMES.index(law), waves.number, bits), like, numbers)
 
 
 def _law_table(law: int, count: int, bits: int, *numbers: float) -> Numbers:
-    exponent, reach, low, high, period, width = numbers
+    """Return the table of `law_table` from numbers that can be keys of a cache."""
+    exponent, end, low, high, period, width = numbers
     dtype = torch.float64 if bits == 64 else torch.float32
     waves = Waves(low, high, period, count, width, dtype)
     with outside_modes():
-        one, end = torch.tensor([[exponent], [reach]], dtype=torch.float64)
-        found: Numbers = learned_table(_NAMES[law], one, end, waves).double().numpy()
-    return found
+        exponents, ends = torch.tensor([[exponent], [end]], dtype=torch.float64)
+        tables: Numbers = learned_table(_NAMES[law], exponents, ends, waves).double().numpy()
+    return tables
 
 
 MAKERS["waves"], MAKERS["wave kernel"], MAKERS["wave units"] = _law_table, _kernel, _to_units
@@ -254,32 +263,29 @@ MAKERS["wave nodes"], MAKERS["wave powers"] = _chebyshev, _to_powers
 
 
 class _Cells(NamedTuple):
-    """Where numbers (g, l) are in tables: in which cell, and at what distance from its middle.
+    """Where numbers (g, l) are in tables."""
 
-    The distance is in cells.
-    """
-
-    number: Tensor
-    distance: Tensor
+    number: Tensor  # The cell
+    distance: Tensor  # The distance from its middle, in cells
 
     @classmethod
     def of(cls, half: Tensor, index: Tensor | None, waves: Waves) -> "_Cells":
         """Return the cells of half-widths in the tables of an index."""
         length, cells = waves.cells
-        found = cls._at(half / length)
-        return found if index is None else found._replace(number=found.number + cells * index)
+        at = cls._at(half / length)
+        return at if index is None else at._replace(number=at.number + cells * index)
 
     @classmethod
     def of_phases(cls, loc: Tensor, waves: Waves) -> "_Cells":
         """Return the cells of locations in the table of phases."""
-        place = (loc.double() - waves.start) / waves.loc_cells[0]
-        found = cls._at(place)
-        return found._replace(distance=found.distance.to(waves.dtype))
+        position = (loc.double() - waves.start) / waves.loc_cells[0]
+        cells = cls._at(position)
+        return cells._replace(distance=cells.distance.to(waves.dtype))
 
     @classmethod
-    def _at(cls, place: Tensor) -> "_Cells":
-        number = place.detach().to(torch.int32)
-        return cls(number, place - (number + 0.5))
+    def _at(cls, position: Tensor) -> "_Cells":
+        number = position.detach().to(torch.int32)
+        return cls(number, position - (number + 0.5))
 
     def sums(self, tables: Tensor) -> Tensor:
         """Return sums (g, l, K) of powers times coefficients in one pass."""
@@ -287,13 +293,13 @@ class _Cells(NamedTuple):
         order = torch.arange(size, dtype=torch.int32, device=tables.device)
         rows = (self.number.unsqueeze(-1) * size + order).flatten(0, 1)
         weights = torch.linalg.vander(self.distance, N=size).flatten(0, 1)
-        found: Tensor = embedding_bag(
+        total: Tensor = embedding_bag(
             rows, tables.flatten(0, 1), mode="sum", per_sample_weights=weights
         )
-        return found.view(*self.number.shape, -1)
+        return total.view(*self.number.shape, -1)
 
     def differentiable_sums(self, tables: Tensor) -> Tensor:
-        """Return the same sums by operations that have derivatives of any order."""
+        """Return the same sums, by Horner's scheme, with derivatives of any order."""
         rows = tables.flatten(1).index_select(0, self.number.flatten())
         rows = rows.view(*self.number.shape, *tables.shape[1:])
         total, u = rows[..., -1, :], self.distance.unsqueeze(-1)
@@ -322,27 +328,32 @@ def expect_shifted(
 
     Args:
         shifts: Where the densities are moved from 0 (g or 1, l).
-        loc: Their centres (H,), before the shift.
+        loc: Their centers (H,), before the shift.
         values: Their characteristic functions (H, K).
         spectrum: Amplitudes of a function for each of them, (g, H, 2 K, E).
-        waves: What the amplitudes belong to.
+        waves: The waves of the amplitudes.
     """
     dtype = spectrum.dtype
     turn = loc.double().unsqueeze(-1) * waves.frequencies(loc)
     cos, sin = ((values * x.to(dtype)).unsqueeze(-1) for x in (turn.cos(), turn.sin()))
     even, odd = spectrum.chunk(2, -2)
+    # cos(a + b) and sin(a + b): a rotation of amplitudes moves a density to its center.
     turned = torch.cat([cos * even + sin * odd, cos * odd - sin * even], -2)
-    # Whole periods are taken off in float64, before rounding.
+    # Whole periods are subtracted in float64, before rounding to the dtype.
     order = torch.arange(waves.number, dtype=torch.float64, device=loc.device)
     periods = ((shifts.double() - waves.start) / waves.period).unsqueeze(-1) * order
     phases = 2 * math.pi * (periods - periods.detach().round()).to(dtype)
     features = torch.cat([phases.cos(), phases.sin()], -1)
-    found: Tensor = features @ turned.movedim(1, 2).flatten(2)
-    return found.unflatten(-1, turned.shape[1::2])
+    sums: Tensor = features @ turned.movedim(1, 2).flatten(2)
+    return sums.unflatten(-1, turned.shape[1::2])
 
 
 def _with_slopes(tables: Tensor, cells: int) -> Tensor:
-    """Return tables (U C, J, 2 K) of h = (1 - phi) / s^2, and of 2 h + s h' = -phi' / s."""
+    """Return tables (U C, J, 2 K) of h = (1 - phi) / s^2, and of 2 h + s h' = -phi' / s.
+
+    With s = M + u, in cells from a middle M, the coefficients h_j of powers u^j become
+    (2 + j) h_j + M (j + 1) h_{j+1}.
+    """
     order = torch.arange(tables.shape[1], device=tables.device).unsqueeze(-1)
     middle = (torch.arange(len(tables), device=tables.device) % cells + 0.5).reshape(-1, 1, 1)
     slopes = tables * (order + 2)
@@ -355,8 +366,8 @@ def _phase_table(count: int, bits: int, span: float, period: float, width: float
     dtype = torch.float64 if bits == 64 else torch.float32
     waves = Waves(0.0, span, period, count, width, dtype)
     (length, cells), size = waves.loc_cells, _CELLS[dtype][1]
-    places = np.arange(cells)[:, None] + (_chebyshev(size) + 1) / 2
-    angles = (length * places)[..., None] * (waves.step * np.arange(count))
+    positions = np.arange(cells)[:, None] + (_chebyshev(size) + 1) / 2
+    angles = (length * positions)[..., None] * (waves.step * np.arange(count))
     return _to_powers(size) @ np.concatenate([np.cos(angles), np.sin(angles)], -1)
 
 
@@ -364,6 +375,7 @@ MAKERS["wave phases"] = _phase_table
 
 
 def _phases(waves: Waves, like: Tensor) -> Tensor:
+    """Return the table of phases, which is made once and cached."""
     bits = 64 if waves.dtype == torch.float64 else 32
     numbers = (waves.high - waves.low, waves.period, waves.width)
     return table("wave phases", (waves.number, bits), like, numbers)
@@ -381,19 +393,19 @@ def expect_waves(
     """Return features times matrices, (g, l, E), differentiable in all floating tensors.
 
     Args:
-        loc: Centres (g, l), with weights (g, l C).
+        loc: Centers (g, l), with weights (g, l C).
         half: Half-widths (g, l).
         tables: (U C, J, K).
-        index: Which of the U tables each row has (g, l), or None if there is one.
+        index: The table of each row, of U tables (g, l), or None if there is one.
         right: Amplitudes of the functions, (g or 1, 2 K, E).
-        waves: What tables and amplitudes belong to.
-        weights: Of mixtures of C neighbouring densities each, (g, l, C).
+        waves: The waves of tables and amplitudes.
+        weights: Of mixtures of C neighboring densities, (g, l, C).
     """
-    given = [x for x in (loc, half, tables, right, weights) if x is not None]
+    tensors = [x for x in (loc, half, tables, right, weights) if x is not None]
     inputs = loc, half, tables, right, weights, index, waves
-    in_blocks = compiled() or branches_allowed() and not may_have_tangent(*given)
-    found: Tensor = (_product_in_blocks if in_blocks else _product)(*inputs)
-    return found
+    in_blocks = compiled() or branches_allowed() and not may_have_tangent(*tensors)
+    product: Tensor = (_product_in_blocks if in_blocks else _product)(*inputs)
+    return product
 
 
 def _product(
@@ -412,12 +424,13 @@ def _product(
 
 
 def _features(phases: Tensor, value: Tensor) -> Tensor:
-    found: Tensor = phases.unflatten(-1, (2, -1)) * value.unsqueeze(-2)
-    return found.flatten(-2)
+    """Return cosines and sines times the characteristic function (g, l, 2 K)."""
+    features: Tensor = phases.unflatten(-1, (2, -1)) * value.unsqueeze(-2)
+    return features.flatten(-2)
 
 
 def _mix(features: Tensor, weights: Tensor | None) -> Tensor:
-    """Return features (g, l, 2 K) of mixtures from those of their components (g, l C, 2 K)."""
+    """Return features (g, l, 2 K) of mixtures, given features of components (g, l C, 2 K)."""
     if weights is None:
         return features
     mixed: Tensor = weights.unsqueeze(-2) @ features.unflatten(1, weights.shape[1:])
@@ -430,13 +443,13 @@ def _damp(phases: Tensor, value: Tensor) -> Tensor:
     return phases
 
 
-# Whether only derivatives are asked for.
+# Whether only derivatives are wanted.
 _without_values: ContextVar[bool] = ContextVar("without values", default=False)
 
 
 @contextmanager
 def without_values() -> Iterator[None]:
-    """Let `expect_waves` return zeros, where only their derivatives are asked for."""
+    """Let `expect_waves` return zeros, where only its derivatives are wanted."""
     token = _without_values.set(True)
     try:
         yield
@@ -459,16 +472,17 @@ def _forward(
     if not compiled() and _without_values.get():
         return out
     turns = _phases(waves, loc)
-    for whole, part in _blocks(loc, weights, waves.number):
-        sums = _Cells.of(half[part], _of(index, part), waves).sums(tables)
-        phases = _Cells.of_phases(loc[part], waves).sums(turns)
-        features = _damp(phases, _characteristic(half[part], sums))
-        features = _mix(features, _of(weights, whole))
-        torch.matmul(features, _own(right, part), out=out[whole])
+    for block, components in _blocks(loc, weights, waves.number):
+        sums = _Cells.of(half[components], _take(index, components), waves).sums(tables)
+        phases = _Cells.of_phases(loc[components], waves).sums(turns)
+        features = _damp(phases, _characteristic(half[components], sums))
+        features = _mix(features, _take(weights, block))
+        torch.matmul(features, _amplitudes(right, components), out=out[block])
     return out
 
 
 def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
+    """Return gradients of `_forward` in blocks, and differentiable ones by `_product`."""
     *leaves, index, waves = kept
     (grad,), needs = grads, needed[:5]
     loc, half, tables, right, weights = leaves
@@ -479,76 +493,80 @@ def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
             product: Any = partial(_product, index=index, waves=waves)
             value = product(*views)
         wanted = [x for x, need in zip(views, needs, strict=True) if x is not None and need]
-        found = iter(torch.autograd.grad(value, wanted, grad, create_graph=again))
-        return [next(found) if need else None for need in needs]
+        gradients = iter(torch.autograd.grad(value, wanted, grad, create_graph=again))
+        return [next(gradients) if need else None for need in needs]
     count = waves.number
     omega = waves.frequencies(loc).to(loc.dtype)
     paired = zip(leaves, needs, strict=True)
     total = [torch.zeros_like(x) if need else None for x, need in paired]
     by_loc, by_half, by_tables, by_right, by_weights = total
     turns, both = _phases(waves, loc), _with_slopes(tables, waves.cells[1])
-    for whole, part in _blocks(loc, weights, count):
-        wide, above, own = half[part], grad[whole], _of(weights, whole)
-        cells = _Cells.of(wide, _of(index, part), waves)
-        sums, bent = cells.sums(both).chunk(2, -1)
-        value = _characteristic(wide, sums)
-        phases = _Cells.of_phases(loc[part], waves).sums(turns)
+    for block, components in _blocks(loc, weights, count):
+        widths, upstream, mix = half[components], grad[block], _take(weights, block)
+        cells = _Cells.of(widths, _take(index, components), waves)
+        sums, slope_sums = cells.sums(both).chunk(2, -1)
+        value = _characteristic(widths, sums)
+        phases = _Cells.of_phases(loc[components], waves).sums(turns)
         cos, sin = phases.chunk(2, -1)
-        pulled = above @ _own(right, part).mT
+        pulled = upstream @ _amplitudes(right, components).mT
         if weights is not None:
             pulled = pulled.repeat_interleave(weights.shape[-1], 1)
         along, across = pulled[..., :count], pulled[..., count:]
         even = torch.addcmul(cos * along, sin, across)
         odd = torch.addcmul(cos * across, sin, along, value=-1)
-        slopes = odd.mul_(value) @ omega, -wide * (bent * even).sum(-1)
-        if own is not None:
-            slopes = slopes[0] * own.flatten(1), slopes[1] * own.flatten(1)
+        # d phases / d loc = omega (-sin, cos), and d phi / d s = -s (2 h + s h').
+        slopes = odd.mul_(value) @ omega, -widths * (slope_sums * even).sum(-1)
+        if mix is not None:
+            slopes = slopes[0] * mix.flatten(1), slopes[1] * mix.flatten(1)
             if by_weights is not None:
-                by_weights[whole] = (even * value).sum(-1).view_as(own)
-            even = even * own.flatten(1).unsqueeze(-1)
-        for each, slope in zip((by_loc, by_half), slopes, strict=True):
-            if each is not None:
-                each[part] = slope
+                by_weights[block] = (even * value).sum(-1).view_as(mix)
+            even = even * mix.flatten(1).unsqueeze(-1)
+        for gradient, slope in zip((by_loc, by_half), slopes, strict=True):
+            if gradient is not None:
+                gradient[components] = slope
         if by_tables is not None:
-            squares = (-even * (wide * wide).unsqueeze(-1)).unsqueeze(-2)
+            # phi = 1 - s^2 sum_j h_j u^j, so its derivative in h_j is -s^2 u^j.
+            squares = (-even * (widths * widths).unsqueeze(-1)).unsqueeze(-2)
             order = torch.arange(tables.shape[1], device=even.device).unsqueeze(-1)
             rows = squares * cells.distance[..., None, None] ** order
             by_tables.index_add_(0, cells.number.flatten(), rows.flatten(0, 1))
         if by_right is not None:
-            features = _mix(_damp(phases, value), own)
+            features = _mix(_damp(phases, value), mix)
             if right.shape[0] == 1:
-                by_right[0] += features.flatten(0, 1).mT @ above.flatten(0, 1)
+                by_right[0] += features.flatten(0, 1).mT @ upstream.flatten(0, 1)
             else:
-                by_right[part[0]] += features.mT @ above
+                by_right[components[0]] += features.mT @ upstream
     return total
 
 
 _product_in_blocks = differentiable(_forward, _pull_back, lambda inputs, outputs: inputs)
 
 
-_Part = tuple[slice, slice]
+_Block = tuple[slice, slice]
 
 
-def _blocks(loc: Tensor, weights: Tensor | None, count: int) -> Iterator[tuple[_Part, _Part]]:
-    """Divide rows (g, l) into blocks, and return each with the part of locations (g, l C)."""
-    each = 1 if weights is None else weights.shape[-1]
-    groups, rows = loc.shape[0], loc.shape[1] // each
+def _blocks(loc: Tensor, weights: Tensor | None, count: int) -> Iterator[tuple[_Block, _Block]]:
+    """Divide rows (g, l) into blocks: yield the index of rows, and of their locations (g, l C)."""
+    components = 1 if weights is None else weights.shape[-1]
+    groups, rows = loc.shape[0], loc.shape[1] // components
     if compiled():
         whole = slice(None), slice(None)
         yield whole, whole
         return
     most = _GPU_BLOCK if loc.is_cuda else _BLOCK
-    length = max(1, min(rows, most // (count * each)))
-    size = max(1, most // (count * each * length))
+    length = max(1, min(rows, most // (count * components)))
+    size = max(1, most // (count * components * length))
     for first in range(0, groups, size):
         for start in range(0, rows, length):
             group, end = slice(first, first + size), start + length
-            yield (group, slice(start, end)), (group, slice(start * each, end * each))
+            yield (group, slice(start, end)), (group, slice(start * components, end * components))
 
 
-def _of(x: Tensor | None, part: _Part) -> Tensor | None:
-    return None if x is None else x[part]
+def _take(x: Tensor | None, block: _Block) -> Tensor | None:
+    """Return a block of an optional tensor."""
+    return None if x is None else x[block]
 
 
-def _own(right: Tensor, part: _Part) -> Tensor:
-    return right if right.shape[0] == 1 else right[part[0]]
+def _amplitudes(right: Tensor, block: _Block) -> Tensor:
+    """Return the amplitudes of a block: one matrix serves all groups, or each has its own."""
+    return right if right.shape[0] == 1 else right[block[0]]

@@ -13,8 +13,8 @@ the saddle point $z_0$ and bends so that a midpoint rule of few nodes is accurat
 and offset. Nothing cancels: with $z = z_0 (1 + d)$ the exponent is second order in $d$.
 
 First derivatives are averages over the same nodes, without differentiating eigenvectors, which are
-not smooth where eigenvalues coincide. Second derivatives, and those of forward mode, are those of
-the sum over fixed nodes.
+not smooth where eigenvalues coincide. Second derivatives and forward mode differentiate the sum
+over fixed nodes.
 
 In arrays of nodes axes come first and nodes second, so that sums over nodes are sums of long rows.
 Transcendental functions are real, which are much faster than torch's complex ones.
@@ -51,11 +51,11 @@ def gaussians_by_pairs(inputs: Four, exponent: Tensor | float | None) -> Tensor:
 
     It is differentiable twice in all arguments. The norm-wise error is about 1e-6 in float32 and
     1e-13 in float64 for every ratio of the support to the Gaussians, in any dimension. Under thin
-    supports it is that of the rounded parameters: 1e-12 and 3e-11 in float64 if the longest
+    supports rounding of the parameters dominates: 1e-12 and 3e-11 in float64 if the longest
     half-axis is 1e4 and 1e6 times the shortest.
 
     Args:
-        inputs: loc, the centres of the densities (*batch, D); L (*batch, D, D); the centers of the
+        inputs: loc, the centers of the densities (*batch, D); L (*batch, D, D); the centers of the
             Gaussians (N, D); and their standard deviations (N,), or their covariances (N, D, D).
         exponent: m >= 0, a tensor (*batch), or a number, which may be faster. None for its limit at
             alpha = 1: a normal density, whose expectations are N(c_j; loc, C_j + L L').
@@ -78,8 +78,8 @@ def gaussians_and_slopes(
 
     Derivatives are in float64, accurate for Gaussians of any width, and differentiable themselves.
     """
-    found = _outputs(inputs, exponent, True)
-    values, by_b, by_ball, _, _, rotation, inverse, shrink = found
+    outputs = _outputs(inputs, exponent, True)
+    values, by_b, by_ball, _, _, rotation, inverse, shrink = outputs
     back = rotation.mT @ inverse.unsqueeze(-3)
     by_loc = -((shrink * by_b).unsqueeze(-2) @ back).squeeze(-2)
     pairs = shrink.unsqueeze(-1) * shrink.unsqueeze(-2)
@@ -98,6 +98,7 @@ def _exponents(exponent: Tensor | float | None, loc: Tensor) -> tuple[Tensor, st
 
 
 def _dtype_of(inputs: Four) -> torch.dtype:
+    """Return the dtype that all inputs promote to."""
     return reduce(torch.promote_types, (x.dtype for x in inputs))
 
 
@@ -109,18 +110,18 @@ def _outputs(inputs: Four, exponent: Tensor | float | None, sloped: bool) -> tup
     dim, batch = loc.shape[-1], loc.shape[:-1]
     spread = spread.expand(centers.shape[0]) if spread.dim() < 2 else spread
     rows = (loc.reshape(-1, dim), scale_tril.reshape(-1, dim, dim), centers, spread, m.reshape(-1))
-    found: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
     if in_forward_mode():  # ordinary operations have derivatives in forward mode
         fixed = _FixedNodes(kind, rows)
-        found = (fixed.integrals(*fixed.coordinates(*rows)).to(dtype),)
+        outputs = (fixed.integrals(*fixed.coordinates(*rows)).to(dtype),)
         if sloped:
             frame = fixed.frame
-            found += (*fixed.partials(*rows), frame.rotation, frame.inverse, frame.shrink)
+            outputs += (*fixed.partials(*rows), frame.rotation, frame.inverse, frame.shrink)
     elif sloped or torch.is_grad_enabled() or compiled():
-        found = _differentiable_integrals(*rows, kind, sloped)
+        outputs = _differentiable_integrals(*rows, kind, sloped)
     else:
-        found = _by_chunks(rows, kind, False)
-    return tuple(x.reshape(*batch, *x.shape[1:]) for x in found)
+        outputs = _by_chunks(rows, kind, False)
+    return tuple(x.reshape(*batch, *x.shape[1:]) for x in outputs)
 
 
 def _by_chunks(inputs: Sequence[Tensor], kind: str, sloped: bool) -> tuple[Tensor, ...]:
@@ -130,12 +131,12 @@ def _by_chunks(inputs: Sequence[Tensor], kind: str, sloped: bool) -> tuple[Tenso
     if rows <= step:
         return _integrals(inputs, kind, sloped)
     chunks = zip(loc.split(step), scale_tril.split(step), m.split(step), strict=True)
-    parts = [_integrals((x, y, centers, spread, z), kind, sloped) for x, y, z in chunks]
-    return tuple(torch.cat(x) for x in zip(*parts, strict=True))
+    outputs = [_integrals((x, y, centers, spread, z), kind, sloped) for x, y, z in chunks]
+    return tuple(torch.cat(x) for x in zip(*outputs, strict=True))
 
 
 def _integrals(inputs: Sequence[Tensor], kind: str, sloped: bool) -> tuple[Tensor, ...]:
-    """Return the integrals (R, N) and, if `sloped`, all that their gradients need.
+    """Return the integrals (R, N) and, if `sloped`, the numbers from which gradients are made.
 
     These are derivatives in b, A, the spread and m; and rotation, inverse and shrink of the frame.
     """
@@ -147,8 +148,8 @@ def _integrals(inputs: Sequence[Tensor], kind: str, sloped: bool) -> tuple[Tenso
     size = torch.exp(log_size(contour, frame, scale_tril) + front)
     if not sloped:
         return (size.to(loc.dtype),)
-    found = averages(contour, b, lam, spread.dim() > 1, drift if kind == "any" else None)
-    scaled = [size.to(loc.dtype), *(size * x.double() for x in found)]
+    derivatives = averages(contour, b, lam, spread.dim() > 1, drift if kind == "any" else None)
+    scaled = [size.to(loc.dtype), *(size * x.double() for x in derivatives)]
     ends = [x.movedim(tuple(range(x.dim() - 2)), tuple(range(2 - x.dim(), 0))) for x in scaled]
     return (*ends, frame.rotation, frame.inverse, frame.shrink)
 
@@ -156,16 +157,16 @@ def _integrals(inputs: Sequence[Tensor], kind: str, sloped: bool) -> tuple[Tenso
 def _pull_partials(
     kind: str, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]
 ) -> list[Tensor]:
-    """Return gradients in the inputs, from those in the derivatives in the frame."""
+    """Return gradients in the inputs, given gradients in the derivatives in the frame."""
     with torch.enable_grad():
         pull = torch.func.vjp(_FixedNodes(kind, inputs).partials, *inputs)[1]
         return [x.clone() for x in pull(tuple(cotangents))]
 
 
 def _pull_integrals_back(
-    grad: Tensor, inputs: Sequence[Tensor], partials: Any, frame: Any
+    grad: Tensor, inputs: Sequence[Tensor], partials: Sequence[Tensor], frame: Sequence[Tensor]
 ) -> list[Tensor]:
-    """Return gradients in the inputs, from that in the integrals (R, N)."""
+    """Return gradients in the inputs, given the gradient in the integrals (R, N)."""
     scale_tril, spread, dtype = inputs[1].double(), inputs[3].double(), grad.dtype
     rotation, inverse, shrink = frame
     by_b, by_ball, by_spread, by_exponent = partials
@@ -177,14 +178,21 @@ def _pull_integrals_back(
     if rotation.shape[1] == 1:  # it serves all Gaussians
         ball = ball.sum(1, keepdim=True)
     ball = (rotation @ ball @ rotation.mT).sum(1)
+    # A = L L', so a symmetric gradient G in A is 2 G L in L.
     by_scale_tril = 2 * inverse.mT @ ball @ (inverse @ scale_tril)
     if spread.dim() > 1:
         turned = rotation @ (weight * by_spread) @ rotation.mT
         by_width = (inverse.mT.unsqueeze(1) @ turned @ inverse.unsqueeze(1)).sum(0)
-    else:
+    else:  # from the logarithm of the variance to the standard deviation
         by_width = (g * by_spread).sum(0) * 2 / spread
-    found = (-back.sum(1), by_scale_tril.tril(), back.sum(0), by_width, (g * by_exponent).sum(1))
-    return [x.to(dtype) for x in found]
+    gradients = (
+        -back.sum(1),
+        by_scale_tril.tril(),
+        back.sum(0),
+        by_width,
+        (g * by_exponent).sum(1),
+    )
+    return [x.to(dtype) for x in gradients]
 
 
 def _forward(
@@ -206,8 +214,9 @@ def _like_outputs(*arguments: Any) -> list[Tensor]:
 
 
 def _pull_back(kept: Any, grads: Changes, _: Sequence[bool]) -> Changes:
+    """Return gradients, by averages over nodes; for second derivatives with the nodes fixed."""
     inputs, (kind, sloped), partials, frame = kept[:5], kept[5:7], kept[7:11], kept[11:]
-    total: list[Any] = [None] * 5
+    total: Sequence[Tensor | None] = [None] * 5
     if grads[0] is not None:
         total = _pull_integrals_back(grads[0], inputs, partials, frame)
     # A compiled graph gives zeros where it has no gradient.
@@ -238,8 +247,8 @@ _differentiable_integrals = differentiable(
 
 # Coordinates in which the ellipsoid is the unit ball and the Gaussians have independent components
 
-# Neither the density nor the Gaussian counts as narrower than this share of the other: the square
-# of a smaller share would be lost by rounding.
+# Neither the density nor the Gaussian counts as narrower than this fraction of the other: the
+# square of a smaller fraction would be lost by rounding.
 _NARROWEST = 1e-6
 # At this distance, in units of the larger of the two, the expectation is zero.
 _FARTHEST = 1e7
@@ -272,12 +281,12 @@ def whiten(loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor) -> 
     else:
         factor = torch.linalg.cholesky_ex(spread)[0]
         rotation, deviations = orthogonalize((inverse.unsqueeze(1) @ factor).mT)
-    gaps, lost = difference(centers.double(), loc.double().unsqueeze(1))
+    gaps, rounding = difference(centers.double(), loc.double().unsqueeze(1))
     b = rotate(gaps @ inverse.mT, rotation)
     shrink = (1 / (_NARROWEST * deviations)).clamp(max=1.0)
     b = (b * shrink).clamp(-_FARTHEST, _FARTHEST)
     # Here, where it locates the edge of the support, the rounding error of the gaps counts.
-    inside = 1 - b.square().sum(-1) - 2 * (b * rotate(lost @ inverse.mT, rotation)).sum(-1)
+    inside = 1 - b.square().sum(-1) - 2 * (b * rotate(rounding @ inverse.mT, rotation)).sum(-1)
     lam = (deviations * shrink).clamp_min(_NARROWEST).square()
     return Frame(inverse, rotation, shrink, b, lam, inside)
 
@@ -370,6 +379,8 @@ def _phase(
     x: Tensor, y: Tensor, d: Tensor, top: Tensor, p: Tensor, g: Tensor, slope: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the exponent less its value at d = x + iy = 0, d/(1 + p d), and log(1 + d)."""
+    # As 1 + 2 z lam = (1 + 2 z0 lam)(1 + p d), the exponent is slope d + (m + 1)(d - log(1 + d))
+    # and, from each axis, (p d - log(1 + p d)) / 2 + g d^2 / (1 + p d).
     radius = x * x + y * y
     real, imag, log_node = _minus_log1p(x, y, radius)
     half = 0.5 * p.sum(0)
@@ -400,11 +411,13 @@ def _minus_log1p(x: Tensor, y: Tensor, radius: Tensor) -> tuple[Tensor, Tensor, 
 def _nodes(top: Tensor, p: Tensor, g: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return nodes x + iy and their complex steps (n, ...), and the curvature at the saddle."""
     log_step, step1, bend0, bend1, damp, cross, stretch = _SHAPES[count]
+    # Derivatives at d = 0, up to their signs, of the exponent's terms in `_phase`.
     square = p * p
     k2 = top + (0.5 * square + 2 * g).sum(0)
     k3 = 2 * top + (p * (square + 6 * g)).sum(0)
     k4 = 6 * top + (square * (3 * square + 24 * g)).sum(0)
     k5 = 24 * top + (p * square * (12 * square + 120 * g)).sum(0)
+    # The path of steepest descent leaves the saddle as x = -k3 y^2 / (6 k2).
     c = k3 / (6 * k2)
     e = (damp * (k3 * c / 2 - k4 / 6 + k5 / (120 * c)) / k2).clamp_min(0)
     inverse = 1 / k2
@@ -438,7 +451,10 @@ def _steps_for(dim: int) -> int:
 
 
 def _secular_step(z: Tensor, lam: Tensor, b: Tensor, top: Tensor) -> Tensor:
-    """Return More and Sorensen's step: the reciprocal of |b q| is almost linear in z."""
+    """Return More and Sorensen's step: the reciprocal of |b q| is almost linear in z.
+
+    See Computing a trust region step (1983), SIAM J. Sci. Stat. Comput. 4.
+    """
     scaled = 2 * z * lam
     q = 1 / (1 + scaled)
     p = scaled * q
@@ -464,8 +480,8 @@ def _halley_step(z: Tensor, lam: Tensor, b: Tensor, top: Tensor) -> Tensor:
     weight = z * (b * q).square()
     h0 = z - top - (0.5 * p + weight).sum(0)
     h1 = z - (0.5 * p * q + weight * (1 - 2 * p)).sum(0)
-    bent = weight * ((1 - 2 * p).square() - 2 * p * q)
-    h2 = z - (0.5 * p * q * (1 - 2 * p) + bent).sum(0)
+    curvature = weight * ((1 - 2 * p).square() - 2 * p * q)
+    h2 = z - (0.5 * p * q * (1 - 2 * p) + curvature).sum(0)
     newton = h0 / h1
     return (newton / (1 - 0.5 * newton * h2 / h1).clamp(0.5, 2.0)).clamp(-0.7, 0.7)
 
@@ -478,10 +494,12 @@ def averages(
 ) -> tuple[Tensor, ...]:
     """Return the derivatives of the integral, relative to itself.
 
-    They are those in b (D, *pairs); in A, symmetric (D, D, *pairs); in the Gaussians' covariance
+    In this order: in b (D, *pairs); in A, symmetric (D, D, *pairs); in the Gaussians' covariance
     (D, D, *pairs) if `full`, else in the logarithm of a factor of it (*pairs); and in m (*pairs),
     which is zero without `drift`, the derivative of `log_front`.
     """
+    # With steps s, z / (1 + 2 z lam) = z0 q (1 + q s) and 1 / (1 + 2 z lam) = q (1 - p s):
+    # derivatives of the integrand, but not in m, are polynomials of degree two in s times itself.
     q = contour.shrink
     p = 2 * contour.saddle * lam * q
     weighted = contour.weights * contour.steps
@@ -528,8 +546,9 @@ def _variation(contour: Contour, b: Tensor) -> Tensor:
     return torch.complex(torch.where(even, real, 1.0), -torch.exp(u) * torch.sin(v))
 
 
-def _outer(left: Tensor, right: Tensor) -> Tensor:
-    return left.unsqueeze(1) * right.unsqueeze(0)
+def _outer(x: Tensor, y: Tensor) -> Tensor:
+    """Return outer products (D, D, *pairs) of vectors (D, *pairs)."""
+    return x.unsqueeze(1) * y.unsqueeze(0)
 
 
 def _diagonal(entries: Tensor) -> Tensor:
@@ -559,6 +578,7 @@ def contour_of_pairs(
 
 
 def _normal_contour(lam: Tensor, b: Tensor) -> Contour:
+    """Return the one node z = 1/2, where the integrand is the normal density of b."""
     q = 1 / (1 + lam)
     one = torch.ones_like(q[0])
     log_mean = -0.5 * (torch.log1p(lam.double()) + (b * b * q).double()).sum(0)
@@ -573,7 +593,7 @@ def log_front(m: Tensor, dim: int, kind: str) -> tuple[Tensor, Tensor]:
     if kind == "normal":
         return torch.full_like(m, -0.5 * dim * math.log(2 * math.pi)), m
     top, half = m + 1, dim / 2
-    # log Gamma(top + D/2) - top log top + top, without large terms.
+    # log Gamma(top + D/2) - top log top + top, without large terms: see `stirling_excess`.
     front = top * torch.log1p(half / top) + half * torch.log((top + half) / math.pi) - half
     front = front + stirling_excess(top + half)
     return front, torch.digamma(top + half) - top.log()
@@ -596,6 +616,7 @@ class _FixedNodes:
         loc, scale_tril, centers, spread, m = self.fixed
         self.frame = whiten(loc, scale_tril, centers, spread)
         self.contour, lam, _ = contour_of_pairs(self.frame, m, kind, torch.float64)
+        # An integral does not depend on its contour, so the nodes need no derivative.
         front, _ = log_front(m, loc.shape[-1], kind)
         size = torch.exp(log_size(self.contour, self.frame, scale_tril) + front)
         self.weights, self.lam = self.contour.weights * size, lam.movedim(0, -1)
@@ -620,6 +641,7 @@ class _FixedNodes:
     def integrals(self, b: Tensor, ball: Tensor, spread: Tensor, m: Tensor) -> Tensor:
         """Return the integrals (R, N) from the coordinates of pairs."""
         contour = self.contour
+        # Derivatives in a symmetric matrix are symmetric, too.
         ball = 0.5 * (ball + ball.mT)
         if spread.dim() < ball.dim():
             unit = torch.eye(b.shape[-1], dtype=b.dtype, device=b.device)
@@ -642,5 +664,6 @@ class _FixedNodes:
 
 
 def _log_det(matrix: Tensor) -> Tensor:
+    """Return complex logarithms of determinants of complex matrices."""
     sign, size = torch.linalg.slogdet(matrix)
     return sign.log() + size

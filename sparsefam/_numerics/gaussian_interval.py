@@ -41,7 +41,7 @@ _BLOCK = 1 << 17
 
 @dataclass(frozen=True, eq=False)  # torch up to 2.11 hashes it before its field is set
 class Profile:
-    r"""Even function on $[-1, 1]$, which is a polynomial on each half."""
+    r"""Even density on $[-1, 1]$, or its flux, which is a polynomial on each half."""
 
     coefficients: tuple[float, ...]  # Ascending coefficients of the polynomial on $[0, 1]$
 
@@ -63,14 +63,14 @@ class Profile:
             c = [k * x for k, x in enumerate(c)][1:]
         return c
 
-    def jumps(self, place: int) -> list[float]:
+    def jumps(self, x0: int) -> list[float]:
         r"""Return the factors $J_d$, d = 0, 1, ... at a break $x_0$, -1, 0 or 1.
 
         The function is the sum of $J_d (x_0 - x)_+^d/d!$ over its breaks.
         """
         orders = range(len(self.coefficients))
-        at = [sum([c * abs(place) ** k for k, c in enumerate(self.derivative(d))]) for d in orders]
-        even, odd = {1: (1, -1), 0: (0, 2), -1: (-1, -1)}[place]
+        at = [sum([c * abs(x0) ** k for k, c in enumerate(self.derivative(d))]) for d in orders]
+        even, odd = {1: (1, -1), 0: (0, 2), -1: (-1, -1)}[x0]
         return [(odd if d % 2 else even) * x for d, x in enumerate(at)]
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -120,6 +120,7 @@ def _forward(
 
 
 def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
+    """Return gradients by the identities of the module, each integral once."""
     *inputs, coefficients, n = kept
     (loc, scale, center, width), (grad,), profile = inputs, grads, Profile(coefficients)
     at_loc, at_scale, at_center, at_width, *_ = needed
@@ -144,21 +145,22 @@ def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
 
 
 def _push_forward(kept: Any, changes: Changes) -> Tensor:
+    """Return the sum of the derivatives, by the identities of the module, times the changes."""
     *inputs, coefficients, n = kept
     profile, factors = Profile(coefficients), (1.0, inputs[1], -1.0, inputs[3])
     orders = (profile, n + 1), (profile.flux, n + 2), (profile, n + 1), (profile, n + 2)
-    found = [
+    terms = [
         change * factor * _expectation(*inputs, f.coefficients, k)
         for change, factor, (f, k) in zip(changes, factors, orders, strict=False)
         if change is not None
     ]
-    return torch.stack(torch.broadcast_tensors(*found)).sum(0)
+    return torch.stack(torch.broadcast_tensors(*terms)).sum(0)
 
 
 def _vmap(
     function: Callable[..., Tensor], _: Any, dims: tuple[int | None, ...], *inputs: Any
 ) -> tuple[Tensor, int]:
-    # Elementwise: put the mapped axis first and pad the others for broadcasting.
+    # The function is elementwise: the mapped axis goes first, and others are padded to broadcast.
     rank = max(x.dim() - (d is not None) for x, d in zip(inputs[:4], dims, strict=False))
     front = []
     for x, d in zip(inputs[:4], dims, strict=False):
@@ -186,13 +188,13 @@ def _integrals(
     axis = max(range(len(shape)), key=lambda k: shape[k]) - len(shape)
     step = max(1, _BLOCK * shape[axis] // math.prod(shape))
     blocks = [
-        _integrals_of_block([_part(x, axis, first, step) for x in inputs], orders)
+        _integrals_of_block([_slice(x, axis, first, step) for x in inputs], orders)
         for first in range(0, shape[axis], step)
     ]
     return [torch.cat(values, axis) for values in zip(*blocks, strict=True)]
 
 
-def _part(x: Tensor, axis: int, first: int, step: int) -> Tensor:
+def _slice(x: Tensor, axis: int, first: int, step: int) -> Tensor:
     """Return a slice along an axis, counted from the last, along which x may broadcast."""
     if x.dim() < -axis or x.shape[axis] == 1:
         return x
@@ -202,29 +204,29 @@ def _part(x: Tensor, axis: int, first: int, step: int) -> Tensor:
 def _integrals_of_block(inputs: Sequence[Tensor], orders: _Orders) -> list[Tensor]:
     r"""Use $w^{n+1} R_{f,n} = \int f(x)\,\varphi^{(n)}((loc + scale\,x - c)/w)\,dx$."""
     loc, scale, center, width = inputs
-    offset, lost = difference(center, loc)
+    offset, rounding = difference(center, loc)
     shape = broadcast_shapes(offset.shape, scale.shape, width.shape)
     if values_are_readable(width) and width.dim() and bool((width == width[..., :1]).all()):
         width = width[..., :1]  # terms in it are computed once
     side, distance = offset.sign().expand(shape), offset.abs().expand(shape)
-    lost = lost * side
-    values = _by_regime((distance, lost, scale, width), orders)
+    rounding = rounding * side
+    values = _by_regime((distance, rounding, scale, width), orders)
     for i, (_, n) in enumerate(orders):
         values[i].mul_(width ** -(n + 1))
         if n % 2:
-            # At the centre itself an odd derivative is 0.
+            # At the center itself an odd derivative is 0.
             values[i].mul_(side)
     return values
 
 
 def _by_regime(pairs: tuple[Tensor, Tensor, Tensor, Tensor], orders: _Orders) -> list[Tensor]:
     """Compute each pair by the formula that is accurate for its ratio of scale to width."""
-    distance, lost, scale, width = pairs
+    distance, rounding, scale, width = pairs
     wide = scale >= _SWITCH * width
     if not values_are_readable(distance) or not distance.dim():
         safe = torch.where(wide, scale, _SWITCH * width)
-        closed = _closed_form(distance, lost, safe, width, orders)
-        nodes = _quadrature(distance, lost, torch.where(wide, width, scale), width, orders)
+        closed = _closed_form(distance, rounding, safe, width, orders)
+        nodes = _quadrature(distance, rounding, torch.where(wide, width, scale), width, orders)
         return [torch.where(wide, a, b) for a, b in zip(closed, nodes, strict=True)]
     # On the CPU, gathering the pairs of each formula is faster than computing both for all pairs.
     if bool(wide.all()):
@@ -233,10 +235,10 @@ def _by_regime(pairs: tuple[Tensor, Tensor, Tensor, Tensor], orders: _Orders) ->
     outside = distance >= scale + (negligible_distance(distance) + 1) * width
     values = [torch.zeros_like(distance) for _ in orders]
     for mask, method in ((wide, _closed_form), (~wide & ~outside, _quadrature)):
-        places, (distance, lost, scale, width) = _select(mask, pairs)
-        parts = method(distance, lost, scale, width, orders)
-        for value, part in zip(values, parts, strict=True):
-            value[places] = part
+        index, (distance, rounding, scale, width) = _select(mask, pairs)
+        selected = method(distance, rounding, scale, width, orders)
+        for whole, entries in zip(values, selected, strict=True):
+            whole[index] = entries
     return values
 
 
@@ -244,18 +246,18 @@ def _select(mask: Tensor, pairs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...]
     """Return the indices where a mask is true, and the entries: whole rows if it has one column."""
     shape = pairs[0].shape
     if mask.shape[-1] > 1:
-        places = mask.expand(shape).nonzero(as_tuple=True)
-        return places, [x.expand(shape)[places] for x in pairs]
-    places = mask.squeeze(-1).expand(shape[:-1]).nonzero(as_tuple=True)
+        index = mask.expand(shape).nonzero(as_tuple=True)
+        return index, [x.expand(shape)[index] for x in pairs]
+    index = mask.squeeze(-1).expand(shape[:-1]).nonzero(as_tuple=True)
     wide = (x if x.dim() else x.reshape(1) for x in pairs)
-    return places, [x.expand(*shape[:-1], x.shape[-1])[places] for x in wide]
+    return index, [x.expand(*shape[:-1], x.shape[-1])[index] for x in wide]
 
 
 # The closed form
 
 
 def _closed_form(
-    distance: Tensor, lost: Tensor, scale: Tensor, width: Tensor, orders: _Orders
+    distance: Tensor, rounding: Tensor, scale: Tensor, width: Tensor, orders: _Orders
 ) -> list[Tensor]:
     r"""Return $\int f(x)\,\varphi^{(n)}((scale\,x - distance)/width)\,dx$ for each (f, n).
 
@@ -263,20 +265,20 @@ def _closed_form(
     $r (-r)^n \partial_b^n E f(b + r Z)$. Each term $(x_0 - x)_+^d/d!$ of f adds $r^d H_{n-d}(y)$,
     $y = (b - x_0)/r$, to the expectation. If b is inside, the terms of $x_0 = 1$ add up to the
     polynomial of f around b, less these terms beyond the edge. The distance is at least 0, and
-    `lost` is its rounding error; scale and width may have fewer elements.
+    `rounding` is its rounding error; scale and width may have fewer elements.
     """
     ratio, b = width / scale, (distance / scale).clamp_(max=1.0)
-    y = ((distance - scale) + lost) / width
+    y = ((distance - scale) + rounding) / width
     breaks = [(1, y), (-1, (distance + scale) / width)]
     breaks += [(0, distance / width)] if orders[0][0].kinked else []
     powers = [ratio**d for d in range(max(len(f.coefficients) for f, _ in orders))]
     lowest = min(n - len(f.coefficients) for f, n in orders) + 1
     inside = 0.5 - 0.5 * y.sign()
     totals = [_smoothed(f, n, powers, b).mul_(inside) for f, n in orders]
-    for place, y in breaks:
+    for x0, y in breaks:
         integrals = _repeated_integrals(y, lowest, max(n for _, n in orders))
         for total, (profile, n) in zip(totals, orders, strict=True):
-            for d, jump in enumerate(profile.jumps(place)):
+            for d, jump in enumerate(profile.jumps(x0)):
                 if jump:
                     total.addcmul_(jump * powers[d], integrals[n - d])
     return [total.mul_(ratio) for total in totals]
@@ -285,7 +287,7 @@ def _closed_form(
 def _smoothed(profile: Profile, n: int, powers: list[Tensor], b: Tensor) -> Tensor:
     r"""Return $(-r)^n \partial_b^n E f(b + r Z) = (-r)^n \sum_k (r^2/2)^k f^{(n+2k)}(b)/k!$.
 
-    Here f is the polynomial without breaks; `powers` are those of r.
+    Here f is the polynomial without breaks; `powers` are powers of r.
     """
     terms = [torch.zeros_like(powers[0]) for _ in profile.coefficients[n:]]
     for k, d in enumerate(range(n, len(profile.coefficients), 2)):
@@ -301,7 +303,7 @@ def _smoothed(profile: Profile, n: int, powers: list[Tensor], b: Tensor) -> Tens
 def _repeated_integrals(y: Tensor, lowest: int, highest: int) -> dict[int, Tensor]:
     r"""Return $H_{-d}(y) = E[(Z - y)_+^d]/d!$ and the derivatives $H_n = (-1)^n H_0^{(n)}$.
 
-    For negative y these are less $E[(Z - y)^d]/d!$, the polynomial that they tend to.
+    For negative y the polynomial $E[(Z - y)^d]/d!$, their limit as y decreases, is subtracted.
     """
     end, bound = _TAIL_ENDS[y.dtype], _TAIL_BOUNDS[y.dtype]
     y = y.clamp(-end, end)
@@ -309,18 +311,18 @@ def _repeated_integrals(y: Tensor, lowest: int, highest: int) -> dict[int, Tenso
     tail = (y.abs() * math.sqrt(0.5)).erfc_().mul_(0.5)
     density, tail = (x.sub_(bound).clamp_min_(0) for x in (density, tail))
     derivatives = _hermite(y, density, max(highest - 1, 0))
-    found = {0: tail.mul_(y.sign()), **{n + 1: x for n, x in enumerate(derivatives)}}
-    # The recurrence of Hermite's polynomials, downwards.
+    integrals = {0: tail.mul_(y.sign()), **{n + 1: x for n, x in enumerate(derivatives)}}
+    # Integrating by parts, d H_{-d} = H_{2-d} - y H_{1-d}: Hermite's recurrence, downward.
     for d in range(1, -lowest + 1):
-        found[-d] = torch.addcmul(found[2 - d], y, found[1 - d], value=-1).div_(d)
-    return found
+        integrals[-d] = torch.addcmul(integrals[2 - d], y, integrals[1 - d], value=-1).div_(d)
+    return integrals
 
 
 # Quadrature
 
 
 def _quadrature(
-    distance: Tensor, lost: Tensor, scale: Tensor, width: Tensor, orders: _Orders
+    distance: Tensor, rounding: Tensor, scale: Tensor, width: Tensor, orders: _Orders
 ) -> list[Tensor]:
     r"""Integrate $f(x)\,\varphi^{(n)}(h x - z)$ by Gauss-Legendre, each half if f has a kink."""
     h, end = scale / width, _TAIL_ENDS[distance.dtype]
@@ -329,18 +331,23 @@ def _quadrature(
     if orders[0][0].kinked:
         x, w = torch.cat([(x - 1) / 2, (x + 1) / 2]), torch.cat([w, w]) / 2
     weights = [(-1) ** n * w * profile(x) / math.sqrt(2 * math.pi) for profile, n in orders]
+    # Node after node: an array of all nodes and pairs would be many times as large.
     totals, start = [torch.zeros_like(z) for _ in orders], -z
     for k in range(len(x)):
         t = torch.addcmul(start, h, x[k]).clamp_min_(-end)
         values = _hermite(t, (t * t).mul_(-0.5).exp_(), max(n for _, n in orders))
         for i, (_, n) in enumerate(orders):
             totals[i].addcmul_(weights[i][k], values[n])
+    # Beyond the support by `end` widths, where z was clamped, the integral is zero.
     is_near = (h + end - z).sign()
     return [total.mul_(is_near) for total in totals]
 
 
 def _hermite(t: Tensor, gauss: Tensor, order: int) -> list[Tensor]:
-    r"""Return $g, -g', g'', \dots, (-1)^n g^{(n)}$ of $g = e^{-t^2/2}$ up to the order n."""
+    r"""Return $g, -g', g'', \dots, (-1)^n g^{(n)}$ of $g = e^{-t^2/2}$ up to the order n.
+
+    They are g times Hermite's polynomials, $He_n = t\,He_{n-1} - (n - 1) He_{n-2}$.
+    """
     out = [gauss]
     for n in range(1, order + 1):
         out.append(t * out[-1])

@@ -61,13 +61,14 @@ def _sums(
     mask: Tensor | None,
     weights: Tensor | None,
 ) -> Sums:
+    """Return the sums of `normal_sums` over one chunk of rows."""
     f, h = _prepare(design(_prepare(positions, mask)), mask), _prepare(values, mask)
-    left, weighted = _weigh(f, weights, mask), _weigh(h, weights, mask)
-    squares = (weighted * h).sum((1, 2))
+    weighted_f, weighted_h = _weigh(f, weights, mask), _weigh(h, weights, mask)
+    squares = (weighted_h * h).sum((1, 2))
     # Examples that share a design are further columns of one product.
-    cross = torch.einsum("bln,ble->bne", left, h)
-    # Last what has no gradient in values: a checkpoint need not compute it again.
-    return left.mT @ f, cross, squares, left.sum(1), weighted.sum(1)
+    cross = torch.einsum("bln,ble->bne", weighted_f, h)
+    # Sums without a gradient in values are last: a checkpoint need not compute them again.
+    return weighted_f.mT @ f, cross, squares, weighted_f.sum(1), weighted_h.sum(1)
 
 
 def _weigh(x: Tensor, weights: Tensor | None, mask: Tensor | None) -> Tensor:
@@ -80,7 +81,7 @@ def _weigh(x: Tensor, weights: Tensor | None, mask: Tensor | None) -> Tensor:
 def recomputed(module: nn.Module, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return `function(module, *inputs)` as a checkpoint: backward evaluates it again.
 
-    Backward uses the parameters and buffers that the module has now, which may be those of a
+    Backward uses the parameters and buffers that the module has now, even if they come from a
     functional call that has ended by then.
     """
     run = partial(function, map_tensors(module, lambda x: x))
@@ -111,10 +112,10 @@ def solve_shared(matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     factor, pivots = _cholesky(matrix)
     # Examples that share a matrix are further columns.
     count, channels = matrix.shape[0], right.shape[-1]
-    each = right.shape[0] // max(count, 1)
-    columns = right.unflatten(0, (count, each)).transpose(1, 2).flatten(2)
+    shared_by = right.shape[0] // max(count, 1)
+    columns = right.unflatten(0, (count, shared_by)).transpose(1, 2).flatten(2)
     solution = torch.cholesky_solve(columns, factor)
-    solution = solution.unflatten(2, (each, channels)).transpose(1, 2).flatten(0, 1)
+    solution = solution.unflatten(2, (shared_by, channels)).transpose(1, 2).flatten(0, 1)
     return solution, pivots
 
 
@@ -126,8 +127,8 @@ def solve_orthogonally(matrix: Tensor, design: Tensor, values: Tensor) -> tuple[
     fitted values no more than rounding H does. The hat matrix $K^{-\top} Q^\top$ in float32 has
     errors of functions that are 10 to 100 times as large, as its entries cancel.
 
-    A (S, N, N) and F (S, L, N) are float64, H has shape (B, L, E), and S is B or 1. The result is
-    that of `solve_shared`.
+    A (S, N, N) and F (S, L, N) are float64, H has shape (B, L, E), and S is B or 1. Returns are as
+    for `solve_shared`.
     """
     factor, pivots = _cholesky(matrix)
     unit = torch.eye(matrix.shape[-1], dtype=factor.dtype, device=factor.device)
@@ -155,5 +156,5 @@ def split_rows(rows: int, *tensors: Tensor | None) -> list[Any]:
     if exported() or length <= rows:
         return [tensors]
     # The gradient of a slice would be as large as the whole.
-    parts = [repeat(None) if x is None else x.split(rows, 1) for x in tensors]
-    return list(zip(*parts, strict=False))
+    chunks = [repeat(None) if x is None else x.split(rows, 1) for x in tensors]
+    return list(zip(*chunks, strict=False))

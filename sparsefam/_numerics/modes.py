@@ -1,4 +1,4 @@
-"""The modes in which torch runs a function, and what each of them permits.
+"""The modes in which torch runs a function, and the work that each of them permits.
 
 Compiled and exported graphs have no values. Transforms of `torch.func` hide them, a trace of
 `torch.jit` would record the branch that they take, and a device has to be waited for. No other
@@ -51,7 +51,7 @@ def branches_allowed(*tensors: Tensor) -> bool:
 def values_are_readable(*tensors: Tensor) -> bool:
     """Return whether values may decide, at no cost, which work is left out or done in place.
 
-    They are on the CPU, and neither a trace nor forward mode follows what is done to them.
+    They are on the CPU, and neither a trace nor forward mode follows their operations.
     """
     if not branches_allowed() or traced():
         return False
@@ -137,7 +137,7 @@ def is_batched_by_autograd(x: Tensor) -> bool:
     return torch._C._functorch.is_legacy_batchedtensor(x)
 
 
-# What is switched off
+# Modes switched off
 
 
 @contextmanager

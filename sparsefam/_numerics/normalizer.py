@@ -1,4 +1,4 @@
-r"""The normaliser A of a deformed exponential of scores on a mesh, and its derivatives.
+r"""The normalizer A of a deformed exponential of scores on a mesh, and its derivatives.
 
 $p = [1 + \epsilon(f - A)]_+^{1/\epsilon}$ has mass 1 for one $A$. The norm
 $\|[1 + \epsilon(f - A)]_+\|_{1/\epsilon}$ is convex and decreasing in $A$ (Minkowski's inequality),
@@ -52,12 +52,16 @@ def normalized_weights(f: Tensor, measure: Tensor, eps: Tensor | float) -> tuple
         measure: Quadrature weights times a base density (m, G, 1).
         eps: alpha - 1 in [0, 1], a number or (R,).
     """
-    found: tuple[Tensor, ...] = _normalized(f, measure, *split_epsilon(eps))
-    return found
+    solution: tuple[Tensor, ...] = _normalized(f, measure, *split_epsilon(eps))
+    return solution
 
 
 def newton_step(mass: Tensor, rate: Tensor, eps: Tensor | float) -> Tensor:
-    """Return Newton's step (R,) to a mass of 1, from the mass and minus its derivative."""
+    """Return Newton's step (R,) to a mass of 1, from the mass and minus its derivative.
+
+    It is a step of the norm N = mass^eps, whose derivative is eps mass^(eps - 1) times the mass's:
+    (N - 1) / -N'. At eps = 0 this is Newton's step of the logarithm.
+    """
     if not isinstance(eps, Tensor) and eps == 1:
         return (mass - 1) / rate
     log = mass.log()
@@ -78,7 +82,7 @@ def newton_from_below(
 
     The norm is convex, so each tangent gives a lower bound wherever it touches. The first step goes
     on to the root of the power $c\,(1 - \epsilon A)^k$ with the same mass and derivative, which
-    may be beyond. Each number ends by itself, whatever the others do.
+    may be beyond. Each number stops on its own, whatever the others do.
 
     Args:
         sums: The mass and minus its derivative, as functions of A.
@@ -86,7 +90,7 @@ def newton_from_below(
         eps: alpha - 1 in (0, 1].
         steps: The greatest number of steps.
         close: The last step's greatest size. 0, for eps = 1 on atoms, where the mass is piecewise
-            linear: until A stays, so that `sums` has been called last with what is returned.
+            linear: until A stays, so that the last call of `sums` was at the number returned.
         readable: Whether values can be read, to leave out steps that change nothing.
     """
     mass, rate = sums(A)
@@ -111,10 +115,10 @@ def newton_from_below(
 
 def _initial_normalizer(f: Tensor, measure: Tensor, power: Power) -> Tensor:
     """Return A (R,) up to the error of the quadrature rule, for scores (m, G, R)."""
-    share, scores = measure.reshape(1, -1), f.flatten(0, 1)
+    flat_measure, scores = measure.reshape(1, -1), f.flatten(0, 1)
 
     def sums(A: Tensor) -> tuple[Tensor, Tensor]:
-        mass, rate = ((share @ v)[0] for v in power.pair(scores - A))
+        mass, rate = ((flat_measure @ v)[0] for v in power.pair(scores - A))
         return mass, rate
 
     A, steps = lower_bound(f, measure, power.eps), _INITIAL_STEPS.get(f.dtype, 8)
@@ -124,20 +128,22 @@ def _initial_normalizer(f: Tensor, measure: Tensor, power: Power) -> Tensor:
 def lower_bound(f: Tensor, measure: Tensor, eps: Tensor | float) -> Tensor:
     """Return the greatest of Jensen's lower bounds over all nodes, subintervals and their maxima.
 
-    For a set S of mass Q(S), A >= E_S[f] - log_{2 - alpha}(1 / Q(S)).
+    For a set S of mass Q(S), A >= E_S[f] - log_{2 - alpha}(1 / Q(S)): the mass of S is at most 1,
+    and at least Q(S) times the power at the mean of f, as the power is convex for alpha <= 2.
     """
     bound = partial(_jensen, eps=eps)
     by_cell = measure.sum(0)
     sums = (f * measure).sum(0)
     whole = bound(sums.sum(0) / measure.sum(), measure.sum())
     cells = bound(sums / by_cell.clamp_min(torch.finfo(f.dtype).tiny), by_cell).amax(0)
-    # The highest node of a subinterval has at least the smallest measure.
+    # A subinterval's highest node has at least the smallest measure of its nodes.
     nodes = bound(f.amax(0), measure.amin(0)).amax(0)
     return torch.maximum(whole, torch.maximum(cells, nodes))
 
 
-def _jensen(mean: Tensor, share: Tensor, eps: Tensor | float) -> Tensor:
-    log = -share.clamp_min(torch.finfo(share.dtype).tiny).log()
+def _jensen(mean: Tensor, mass: Tensor, eps: Tensor | float) -> Tensor:
+    """Return the lower bound by a set, given the mean of f on it and its mass."""
+    log = -mass.clamp_min(torch.finfo(mass.dtype).tiny).log()
     return mean - torch.expm1(eps * log) / eps
 
 
@@ -164,11 +170,11 @@ def _solve(f: Tensor, measure: Tensor, eps: Tensor | None, number: float) -> lis
     power, rows = Power(number if eps is None else eps), f.shape[-1]
     A, mass = f.new_empty(rows), f.new_empty(rows)
     weights, escort = (f.new_empty(f.shape) for _ in range(2))
-    for some in _row_blocks(f):
-        part = power if eps is None else Power(eps[some])
-        found = _solve_rows(f[..., some], measure, part)
-        for whole, x in zip((A, weights, escort, mass), found, strict=True):
-            whole[..., some] = x
+    for block in _row_blocks(f):
+        block_power = power if eps is None else Power(eps[block])
+        solution = _solve_rows(f[..., block], measure, block_power)
+        for whole, x in zip((A, weights, escort, mass), solution, strict=True):
+            whole[..., block] = x
     return [A, weights, escort, mass]
 
 
@@ -182,66 +188,68 @@ def _row_blocks(f: Tensor) -> list[slice]:
 
 
 def _solve_rows(f: Tensor, measure: Tensor, power: Power) -> _Solution:
+    """Return the solution for scores (m, G, R), by Newton steps from a lower bound."""
     # Close to its maximum, where the density is, a score minus its maximum keeps all its digits.
     top = f.amax((0, 1))
     f = f - top
     if power.is_exponential:
         A = torch.logsumexp(f.flatten(0, 1) + measure.reshape(-1, 1).log(), 0)
-        found = _Solution.at(A, f, measure, power)
+        solution = _Solution.at(A, f, measure, power)
     else:
         A = _initial_normalizer(f, measure, power)
         A = A + newton_step(*rough_masses(f - A, measure, power), power.eps)
-        found = _newton(A, f, measure, power)
+        solution = _newton(A, f, measure, power)
     # The last step is so small that the weights follow it along their derivative.
-    step = found.step(power.eps)
-    found.weights.addcmul_(step, found.escort, value=-1)
-    return found._replace(A=found.A + step + top)
+    step = solution.step(power.eps)
+    solution.weights.addcmul_(step, solution.escort, value=-1)
+    return solution._replace(A=solution.A + step + top)
 
 
 def _newton(A: Tensor, f: Tensor, measure: Tensor, power: Power) -> _Solution:
     """Take Newton steps from A (R,) until masses are 1 up to `_CLOSE` or rounding."""
-    found = current = _Solution.at(A, f, measure, power)
+    best = current = _Solution.at(A, f, measure, power)
     if not f.is_cpu:
         for _ in range(_STEPS.get(f.dtype, 3)):
-            found = _Solution.at(found.A + found.step(power.eps), f, measure, power)
-        return found
+            best = _Solution.at(best.A + best.step(power.eps), f, measure, power)
+        return best
     close, rows = _CLOSE.get(f.dtype, 1e-3), torch.arange(len(A), device=A.device)
-    going = (found.mass - 1).abs() > close
+    going = (best.mass - 1).abs() > close
     for _ in range(_MOST_STEPS):
-        left = going.nonzero().squeeze(-1)
-        if not len(left):
+        active = going.nonzero().squeeze(-1)
+        if not len(active):
             break
         A, before = current.A + current.step(power.eps), current.mass
-        if 2 * len(left) <= len(rows):
-            rows, A, before, power = rows[left], A[left], before[left], power.take(left)
-            f = f.index_select(-1, left)
+        if 2 * len(active) <= len(rows):
+            rows, A, before, power = rows[active], A[active], before[active], power.take(active)
+            f = f.index_select(-1, active)
         current = _Solution.at(A, f, measure, power)
         error = (current.mass - 1).abs()
-        better = error < (found.mass[rows] - 1).abs()
-        if len(rows) == len(found.A) and bool(better.all()):
-            found = current
+        better = error < (best.mass[rows] - 1).abs()
+        if len(rows) == len(best.A) and bool(better.all()):
+            best = current
         else:
             kept = better.nonzero().squeeze(-1)
-            for whole, part in zip(found, current, strict=True):
-                whole.index_copy_(-1, rows[kept], part.index_select(-1, kept))
+            for whole, update in zip(best, current, strict=True):
+                whole.index_copy_(-1, rows[kept], update.index_select(-1, kept))
         # Stop where rounding keeps steps from helping; but a step from a mass below 1, where the
         # mass is convex, may go far beyond the root.
         # Where `current` is better, `before` may have changed with `found`, and is not read.
         going = (error > close) & (better | (before < 1) & (current.mass > 1))
-    return found
+    return best
 
 
-def _like_solution(f: Tensor, *_: Any) -> list[Tensor]:
+def _like_solution(f: Tensor, *_: object) -> list[Tensor]:
     like = torch.empty_like(f).contiguous()
     return [f.new_empty(f.shape[-1]), like, torch.empty_like(like), f.new_empty(f.shape[-1])]
 
 
-def _keep(inputs: tuple[Any, ...], solution: tuple[Tensor, ...]) -> tuple[Any, ...]:
+def _keep(inputs: tuple[object, ...], solution: tuple[Tensor, ...]) -> tuple[object, ...]:
     A, _, escort, _ = solution
     return *inputs, A, escort
 
 
 def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
+    """Return the gradients in f and a tensor eps, in blocks of rows."""
     f, measure, eps, number, A, escort = kept
     by_A, grad, above, _ = grads
     if compiled() and eps is not None and above is not None:
@@ -249,14 +257,14 @@ def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
         rule = "in compiled graphs, escorts have no derivative where alpha is a tensor"
         torch._assert_async(torch._is_all_true(above == 0), rule)
         above = None
-    parts = []
-    for some in _row_blocks(f):
-        given = [None if x is None else x[..., some] for x in (by_A, grad, above)]
-        own = f[..., some], escort[..., some], A[some]
-        power = Power(number if eps is None else eps[some])
-        parts.append(_pull_back_rows(given, *own, measure, power, needed[2]))
-    found = [x[0] if len(x) == 1 else torch.cat(x, -1) for x in zip(*parts, strict=True)]
-    return found[0], None, found[1] if len(found) > 1 else None
+    by_block = []
+    for block in _row_blocks(f):
+        given = [None if x is None else x[..., block] for x in (by_A, grad, above)]
+        rows = f[..., block], escort[..., block], A[block]
+        power = Power(number if eps is None else eps[block])
+        by_block.append(_pull_back_rows(given, *rows, measure, power, needed[2]))
+    gradients = [x[0] if len(x) == 1 else torch.cat(x, -1) for x in zip(*by_block, strict=True)]
+    return gradients[0], None, gradients[1] if len(gradients) > 1 else None
 
 
 def _pull_back_rows(
@@ -268,26 +276,28 @@ def _pull_back_rows(
     power: Power,
     needs_eps: bool,
 ) -> list[Tensor]:
-    """Return the gradient in f, and if needed in eps, from those in A, the weights, the escort."""
+    """Return the gradient in f, and if needed in eps, given those in A, weights and escort."""
     by_A, grad, above = given
-    # A moves so that the mass stays 1. Summing before multiplying rounds less.
+    # A moves so that the mass stays 1: dA is the mean of df with weights p^(2 - alpha), the escort.
+    # Summing before multiplying rounds less.
     drift = 0.0 if grad is None else -sum_nodes(escort * grad)
-    found = None
+    by_f = None
     if above is not None:
-        found = lowered_derivative(f - A, measure, power) * above
-        drift = drift - sum_nodes(found)
+        by_f = lowered_derivative(f - A, measure, power) * above
+        drift = drift - sum_nodes(by_f)
     if by_A is not None:
         drift = drift + by_A
     drift = drift / sum_nodes(escort)
     direct = drift if grad is None else grad + drift
-    found = escort * direct if found is None else torch.addcmul(found, escort, direct)
+    by_f = escort * direct if by_f is None else torch.addcmul(by_f, escort, direct)
     if not needs_eps:
-        return [found]
+        return [by_f]
     name = "power" if above is None else "lowered"
-    return [found, power_slopes(f - A, measure, power, name, direct)]
+    return [by_f, power_slopes(f - A, measure, power, name, direct)]
 
 
 def _push_forward(kept: Any, changes: Changes) -> tuple[Tensor | None, ...]:
+    """Return the changes of A, the weights and the escort, from changes of f."""
     f, measure, eps, number, A, escort = kept
     if eps is not None:
         raise NotImplementedError(NO_FORWARD_MODE)

@@ -28,7 +28,7 @@ NO_SECOND_DERIVATIVE = (
     "only first derivatives exist in alpha, and of entropies, divergences, cdf, icdf, samples and "
     "cross-validated penalties"
 )
-# What is said where alpha is a tensor.
+# The message where alpha is a tensor.
 NO_FORWARD_MODE = (
     "forward mode (torch.func.jvp, jacfwd, hessian) needs alpha to be a number in kernel families: "
     "use reverse mode (torch.func.grad, jacrev)"
@@ -51,11 +51,15 @@ def operator(name: str, function: Callable[..., Any], like: Callable[..., Any]) 
 
     @wraps(function)
     def contiguous(*inputs: Any) -> Any:
-        found = function(*inputs)
-        return found.contiguous() if isinstance(found, Tensor) else [x.contiguous() for x in found]
+        results = function(*inputs)
+        return (
+            results.contiguous()
+            if isinstance(results, Tensor)
+            else [x.contiguous() for x in results]
+        )
 
     torch.library.custom_op(f"sparsefam::{name}", contiguous, mutates_args=()).register_fake(like)
-    # Graphs cannot hold what `custom_op` returns.
+    # Graphs cannot hold the object that `custom_op` returns.
     registered = getattr(torch.ops.sparsefam, name).default
 
     @wraps(function)
@@ -77,11 +81,11 @@ def differentiable(
 
     Args:
         function: From tensors and other arguments to a tensor, or a sequence of them.
-        pull_back: From what was kept, gradients in the results, and whether each argument needs
+        pull_back: From the kept objects, gradients in the results, and whether each argument needs
             one, to the gradients in the arguments; the last ones may be left out. It is
             differentiated for second derivatives.
-        keep: From arguments and results, a tuple each, to what the rules need of them.
-        push_forward: From what was kept and the changes of the arguments to those of the results.
+        keep: From arguments and results, a tuple each, to the objects that the rules need.
+        push_forward: From the kept objects and changes of the arguments to changes of the results.
             It cannot be differentiated by forward mode: torch would leave out its own tangents,
             without an error.
         vmap: As the method of `torch.autograd.Function`, with the function itself before the other
@@ -94,8 +98,8 @@ def differentiable(
 
         @staticmethod
         def forward(*inputs: Any) -> Any:
-            found = function(*inputs)
-            return found if isinstance(found, Tensor) else tuple(found)
+            results = function(*inputs)
+            return results if isinstance(results, Tensor) else tuple(results)
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -114,8 +118,8 @@ def differentiable(
             needed = ctx.needs_input_grad
             if all(x is None for x in grads):
                 return (None,) * len(needed)
-            found = pull_back(_kept(ctx), grads, needed)
-            return (*found, *[None] * (len(needed) - len(found)))
+            results = pull_back(_kept(ctx), grads, needed)
+            return (*results, *[None] * (len(needed) - len(results)))
 
     # torch asks for it in each call, and making it takes longer than a short function.
     Function.forward.__signature__ = signature(function)  # type: ignore[attr-defined]

@@ -49,10 +49,12 @@ def constant(numbers: NDArray[Any], dtype: torch.dtype, device: torch.device) ->
 
 
 def _gauss(order: int) -> Numbers:
+    """Return the nodes and weights of `gauss_legendre`, (2, order)."""
     return np.stack(scipy.special.roots_legendre(order))
 
 
 def _smooth(order: int, bits: int) -> Numbers:
+    """Return the nodes and weights of `smooth_unit_rule`, (2, order), with nodes below 1."""
     y, w = scipy.special.roots_legendre(order)
     y, w = (y + 1) / 2, w / 2
     x = np.minimum(y**3 * (10 + y * (6 * y - 15)), 1 - 2.0**-bits)
@@ -63,7 +65,7 @@ def _smooth(order: int, bits: int) -> Numbers:
 MAKERS: dict[str, Callable[..., Numbers]] = {"gauss": _gauss, "smooth": _smooth}
 
 
-# Tables that are kept, of at most some megabytes.
+# Tables in the cache, each of a few megabytes at most.
 _KEPT = 64
 
 
@@ -88,7 +90,13 @@ def _table(
     return _cached(name, tuple(sizes), tuple(numbers), dtype, device).clone()
 
 
-def _like_table(name: str, sizes: Any, numbers: Any, dtype: Any, device: Any) -> Tensor:
+def _like_table(
+    name: str,
+    sizes: Sequence[int],
+    numbers: Sequence[float],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Tensor:
     # int() fixes sizes that a trace may hold as symbols.
     shape = MAKERS[name](*(int(size) for size in sizes), *numbers).shape
     return torch.empty(shape, dtype=dtype, device=device)
@@ -152,7 +160,7 @@ def graded_rule(order: int, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
 def graded(y: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     r"""Map y in [-1, 1] to an interval; return the locations and their derivatives in y.
 
-    With $z = (1 + y)/2$ the share of the interval is
+    With $z = (1 + y)/2$ the fraction of the interval is
     $z^5 (126 - 420 z + 540 z^2 - 315 z^3 + 70 z^4)$. Locations are computed from the nearer end, to
     which they may be closer than a rounding error of the interval's length.
     """
@@ -189,7 +197,7 @@ def line_integral(
     else:
         ordered = sort_cuts(cuts.detach())
         low, high = ordered[:-1], ordered[1:]
-        more = torch.stack([low + share * (high - low) for share in (0.25, 0.5, 0.75)])
+        more = torch.stack([low + fraction * (high - low) for fraction in (0.25, 0.5, 0.75)])
         # A cut at an end, constant as it is, would take the place of the end that moves.
         more = torch.where((low < more) & (more < high), more, math.nan)
         more = more.flatten(0, 1).movedim(0, -1)
@@ -201,7 +209,7 @@ def line_integral(
 def piecewise_integral(function: Callable[[Tensor], Tensor], cuts: Tensor) -> Tensor:
     """Return the integral (*batch) by one rule of 64 nodes between two cuts, without a check.
 
-    Arguments are those of `line_integral`. Memory is that of a few subintervals at a time.
+    Arguments are as for `line_integral`. Only a few subintervals are in memory at a time.
     """
     ordered = sort_cuts(cuts)
     step = max(1, _MOST_NODES // max(1, _PIECE_ORDER * ordered[0].numel()))

@@ -82,6 +82,8 @@ def attach_root_gradient(
         residual: The equation, differentiable in the tensors that it closes over.
         slope: Derivative of `residual` in its argument. Where it is zero, the gradient is zero.
     """
+    # Newton's error is squared in each step, in powers of a change of the tensors, too: the first
+    # step carries the derivative of order 1, the second those up to 3.
     x = root.detach()
     for _ in range(2):
         rate = slope(x)

@@ -4,12 +4,12 @@ In units of the width w, with $\sigma_d$ the half-axes of a support and $y_d$ th
 along them, the expectation is summed over a few nodes z of a contour:
 $$E_p[N(t; c, w^2 I)] = \frac{\Gamma(m+1+D/2)}{(2\pi)^{D/2}\, 2\pi i}
 \int e^z z^{-(m+1)} \prod_d (z + \sigma_d^2/2)^{-1/2}\, e^{-z y_d^2 / (2z + \sigma_d^2)}\, dz.$$
-The exponent is a product of a matrix of densities (rows) and nodes and one of squared offsets, and
-the sum a product of matrices again, as are those that first derivatives need.
+The exponent is the product of a matrix over densities (rows) and nodes with a matrix of squared
+offsets; the sum over nodes, and the sums for first derivatives, are products of matrices again.
 
 The error is below 1e-6 of the largest expectation that a center anywhere could have. Rows of longer
-supports, and those for which no center comes near that expectation, are left to the contours of
-pairs, as are second derivatives.
+supports, rows for which no center comes near that expectation, and second derivatives are left to
+the contours of pairs.
 """
 
 import math
@@ -61,14 +61,14 @@ CONTOURS: dict[float, dict[float, tuple[int, tuple[float, ...]]]] = {
     },
 }
 LEAST_EXPONENT = 1.0
-# Expectations are accurate if some center has this share of the largest possible expectation.
+# Expectations are accurate if some center has this fraction of the largest possible expectation.
 _LEAST_SHARE = 0.25
 # The logarithm of the smallest integral that is not zero: outside the support the sum diverges.
 LOG_ZERO = -13.0
 _LARGE = 60.0
-# Centers are left out if rows are near to less than this share of them.
+# Centers are left out if rows are near to less than this fraction of them.
 _MOST_REACHED = 0.7
-# Waves in a block of rows, which fit the cache.
+# Waves in a block of rows: its arrays fit the cache.
 _BLOCK = 2**17
 
 
@@ -80,8 +80,8 @@ class Contours(NamedTuple):
     nodes: Tensor  # Complex, (P, n)
     fronts: Tensor  # Factors that do not depend on the half-axes, times -i, complex (P, n)
 
-    def of(self, level: Any, count: int | None = None) -> tuple[Tensor, Tensor]:
-        """Return the first nodes of some contours, and their factors."""
+    def of(self, level: Tensor | slice, count: int | None = None) -> tuple[Tensor, Tensor]:
+        """Return the first nodes of the contours with these indices, and their factors."""
         return self.nodes[:, :count][level], self.fronts[:, :count][level]
 
 
@@ -104,19 +104,21 @@ def gaussians_by_shared_contour(inputs: Four, exponent: float) -> Tensor:
 
 
 def _is_shared(spread: Tensor) -> Tensor:
+    """Return whether all Gaussians have one width."""
     return (spread == spread[:1]).all()
 
 
 def _pull_values_back(
     grad: Tensor, inputs: Sequence[Tensor], slopes: Tensor, axes: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients in loc and scale_tril from that in the values (R, N)."""
+    """Return the gradients in loc and scale_tril, given the gradient in the values (R, N)."""
     loc, scale_tril, _, spread = inputs
     width, dim = spread[0].double(), loc.shape[-1]
     # Row by matrix is several times as fast as matrix by column.
     totals = (grad.unsqueeze(1) @ slopes.mT).squeeze(1).double() * width ** (-dim - 1)
     by_loc = (axes @ totals[:, :dim].unsqueeze(-1)).squeeze(-1)
     by_matrix = axes @ _symmetric(totals[:, dim:], dim) @ axes.mT
+    # Slopes are twice the derivatives in A = L L', so that this times L is the gradient in L.
     by_scale_tril = (by_matrix @ (scale_tril.double() / width)).tril()
     return by_loc.to(loc.dtype), by_scale_tril.to(loc.dtype)
 
@@ -134,12 +136,12 @@ def _slopes_of_pairs(inputs: Four, axes: Tensor, exponent: float) -> tuple[Tenso
 
 def _symmetric(entries: Tensor, dim: int) -> Tensor:
     """Return symmetric matrices (..., D, D) from their diagonals, one after the other."""
-    each, k = entries.unbind(-1), range(dim)
+    entry, k = entries.unbind(-1), range(dim)
     gaps = [[abs(i - j) for j in k] for i in k]
-    places = [
+    index = [
         g * dim - g * (g - 1) // 2 + min(i, j) for i in k for j, g in zip(k, gaps[i], strict=True)
     ]
-    return torch.stack([each[i] for i in places], -1).reshape(*entries.shape[:-1], dim, dim)
+    return torch.stack([entry[i] for i in index], -1).reshape(*entries.shape[:-1], dim, dim)
 
 
 def _compute(
@@ -156,23 +158,23 @@ def _compute(
     with torch.no_grad():
         if reads and spread.stride() != (0,) and not bool(_is_shared(spread)):
             return [*_by_pairs(inputs, exponent, sloped)]
-        *found, converged = integrate_rows(inputs, exponent, sloped)
+        *outputs, converged = integrate_rows(inputs, exponent, sloped)
         if not reads:
             others = _by_pairs(inputs, exponent, sloped)
             kept = (converged & _is_shared(spread)).reshape(-1, 1, 1)
-            kinds = zip((kept.squeeze(-1), kept, kept), found, others, strict=True)
+            kinds = zip((kept.squeeze(-1), kept, kept), outputs, others, strict=True)
             return [torch.where(*x) for x in kinds]
-        rest = (~converged).nonzero().squeeze(-1)
-        if len(rest):
-            some = loc.index_select(0, rest), scale_tril.index_select(0, rest)
-            others = _by_pairs((*some, centers, spread), exponent, sloped)
-            for x, y in zip(found, others, strict=True):
-                x.index_copy_(0, rest, y)
-        return found
+        failed = (~converged).nonzero().squeeze(-1)
+        if len(failed):
+            supports = loc.index_select(0, failed), scale_tril.index_select(0, failed)
+            others = _by_pairs((*supports, centers, spread), exponent, sloped)
+            for x, y in zip(outputs, others, strict=True):
+                x.index_copy_(0, failed, y)
+        return outputs
 
 
 def _by_pairs(inputs: Four, exponent: float, sloped: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what `_compute` does by the contours of pairs, with the coordinates' axes."""
+    """Return the outputs of `_compute` by the contours of pairs, with the coordinates' axes."""
     loc, _, centers, _ = inputs
     rows, dim = loc.shape
     axes = torch.eye(dim, dtype=torch.float64, device=loc.device).expand(rows, -1, -1)
@@ -185,13 +187,14 @@ def _forward(
     loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor, exponent: float
 ) -> list[Tensor]:
     """Return values (R, N), and their slopes and axes, see `integrate_rows`."""
-    found: list[Tensor] = _row_operator(loc, scale_tril, centers, spread, exponent, True)
-    return found
+    outputs: list[Tensor] = _row_operator(loc, scale_tril, centers, spread, exponent, True)
+    return outputs
 
 
 def _like_rows(
     loc: Tensor, scale_tril: Tensor, centers: Tensor, _: Tensor, exponent: float, sloped: bool
 ) -> list[Tensor]:
+    """Return empty tensors of the shapes of the outputs of `_compute`."""
     rows, dim = loc.shape
     slopes = loc.new_empty(rows, sloped * dim * (dim + 3) // 2, len(centers))
     axes = scale_tril.new_empty(rows, dim, dim, dtype=torch.float64)
@@ -199,11 +202,12 @@ def _like_rows(
 
 
 def _pull_back(kept: Any, grads: Changes, _: Sequence[bool]) -> Changes:
+    """Return gradients in loc and scale_tril; second derivatives by the contours of pairs."""
     loc, scale_tril, centers, spread, exponent, slopes, axes = kept
     grad, by_slopes = grads[:2]
-    found: list[Tensor | None] = [None, None]
+    gradients: list[Tensor | None] = [None, None]
     if grad is not None:
-        found = [*_pull_values_back(grad, kept[:4], slopes, axes)]
+        gradients = [*_pull_values_back(grad, kept[:4], slopes, axes)]
     if by_slopes is not None and not compiled():
 
         def of_pairs(loc: Tensor, scale_tril: Tensor) -> Tensor:
@@ -211,8 +215,8 @@ def _pull_back(kept: Any, grads: Changes, _: Sequence[bool]) -> Changes:
 
         with torch.enable_grad():
             above = torch.func.vjp(of_pairs, loc, scale_tril)[1](by_slopes)
-        found = [b if a is None else a + b for a, b in zip(found, above, strict=True)]
-    return found
+        gradients = [b if a is None else a + b for a, b in zip(gradients, above, strict=True)]
+    return gradients
 
 
 # Compiled graphs could not fuse its products of matrices. Slopes are results so that they can be
@@ -231,8 +235,8 @@ def integrate_rows(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return expectations (R, N), slopes (R, S, N), axes (R, D, D) and which rows converged (R).
 
-    Axes are those of the supports, in columns. Slopes are relative to the width: derivatives along
-    the axes in loc and, twice, in A = L L', one diagonal of it after the other.
+    Columns of `axes` are the axes of the supports. Slopes are relative to the width: derivatives
+    along the axes in loc and, twice, in A = L L', one diagonal of it after the other.
     """
     loc, scale_tril, centers, spread = inputs
     width, dim = spread[0].double(), loc.shape[-1]
@@ -241,32 +245,33 @@ def integrate_rows(
     level = torch.bucketize(longest, contours.lengths)
     served, level = level < len(contours.counts), level.clamp(max=len(contours.counts) - 1)
     turns, squares, z = axes.mT.contiguous(), lengths.square(), (2.5 * longest + 4).unsqueeze(-1)
-    # Chernoff's bound: at any real z > 0 the integrand bounds the integral.
-    reach = 1 / ((squares + 2 * z) * (1 - LOG_ZERO / z))
-    rows = _Rows(turns, turns @ (loc.double() / width).unsqueeze(-1), squares, reach, level)
+    # Chernoff's bound: at any real z > 0 the integrand bounds the integral. Beyond the cutoffs its
+    # exponent z - sum_d z y_d^2 / (2 z + sigma_d^2) is below LOG_ZERO.
+    cutoffs = 1 / ((squares + 2 * z) * (1 - LOG_ZERO / z))
+    rows = _Rows(turns, turns @ (loc.double() / width).unsqueeze(-1), squares, cutoffs, level)
     points = centers.double().mT / width
     if values_are_readable(*inputs):
-        found, largest = _sum_in_order(rows, points, contours, sloped, loc.dtype)
+        sums, largest = _sum_in_order(rows, points, contours, sloped, loc.dtype)
     else:
-        found, largest = _sum_blocks(rows, points, contours, None, sloped, loc.dtype)
+        sums, largest = _sum_blocks(rows, points, contours, None, sloped, loc.dtype)
     scale = width**-dim
-    values = found[:, 0] * scale
+    values = sums[:, 0] * scale
     top = values.amax(-1)
     # False where a sum overflows, too.
     near = (top / scale - _LEAST_SHARE * largest >= 0) & (top < math.inf)
-    return values, found[:, 1:], axes, near & served
+    return values, sums[:, 1:], axes, near & served
 
 
 class _Rows(NamedTuple):
     """Supports, in units of the width and float64."""
 
     turns: Tensor  # Their axes, in rows, (r, D, D)
-    middles: Tensor  # Their centres along these, (r, D, 1)
+    middles: Tensor  # Their centers along these, (r, D, 1)
     squares: Tensor  # Of the half-axes, (r, D)
-    reach: Tensor  # Nothing is left where squared offsets times these have a sum above 1, (r, D)
+    cutoffs: Tensor  # Values are zero where squared offsets times these sum to above 1, (r, D)
     level: Tensor  # The indices of their contours, (r)
 
-    def part(self, start: int, end: int) -> "_Rows":
+    def block(self, start: int, end: int) -> "_Rows":
         """Return the rows of a range."""
         return _Rows(*(x[start:end] for x in self))
 
@@ -283,12 +288,12 @@ def _sum_blocks(
     total, size = len(rows.level), points.shape[1]
     waves = (count or max(contours.counts)) * size
     step = total if total * waves <= 2 * _BLOCK else max(1, _BLOCK // waves)
-    parts = [rows.part(start, start + step) for start in range(0, max(total, 1), max(step, 1))]
-    sums = [_sum_nodes(x, points, contours.of(x.level, count), sloped, dtype) for x in parts]
+    blocks = [rows.block(start, start + step) for start in range(0, max(total, 1), max(step, 1))]
+    sums = [_sum_nodes(x, points, contours.of(x.level, count), sloped, dtype) for x in blocks]
     if len(sums) == 1:
         return sums[0]
-    found, largest = zip(*sums, strict=True)
-    return torch.cat(found), torch.cat(largest)
+    values, largest = zip(*sums, strict=True)
+    return torch.cat(values), torch.cat(largest)
 
 
 def _sum_in_order(
@@ -307,7 +312,7 @@ def _sum_in_order(
     rows = _Rows(*(x.index_select(0, order) for x in rows))
     near, reached = near.index_select(0, order), reached.index_select(0, order)
     levels, counts = rows.level.tolist(), reached.tolist()
-    found = torch.zeros(len(levels), 1 + sloped * dim * (dim + 3) // 2, size, dtype=dtype)
+    outputs = torch.zeros(len(levels), 1 + sloped * dim * (dim + 3) // 2, size, dtype=dtype)
     largest, start = rows.squares.new_empty(len(levels)), 0
     # One column more, for rows that reach fewer centers than others of their block.
     wider = torch.nn.functional.pad(points, (0, 1))
@@ -317,42 +322,42 @@ def _sum_in_order(
         most = size if most > _MOST_REACHED * size else most
         end = start + max(1, _BLOCK // (n * most))
         end = min(end, start + levels[start:end].count(level))
-        block, nodes = rows.part(start, end), contours.of(slice(level, level + 1), n)
+        block, nodes = rows.block(start, end), contours.of(slice(level, level + 1), n)
         if most == size:
             sums, top = _sum_nodes(block, points, nodes, sloped, dtype)
         else:
             index = _columns(near[start:end], reached[start:end], most)
-            own = wider.index_select(1, index.flatten()).reshape(dim, end - start, most)
-            part, top = _sum_nodes(block, own.movedim(0, 1), nodes, sloped, dtype)
-            sums = part.new_zeros(*part.shape[:2], size + 1)
-            sums = sums.scatter_(-1, index.unsqueeze(1).expand_as(part), part)[..., :size]
-        found.index_copy_(0, order[start:end], sums)
+            nearest = wider.index_select(1, index.flatten()).reshape(dim, end - start, most)
+            near_sums, top = _sum_nodes(block, nearest.movedim(0, 1), nodes, sloped, dtype)
+            sums = near_sums.new_zeros(*near_sums.shape[:2], size + 1)
+            sums = sums.scatter_(-1, index.unsqueeze(1).expand_as(near_sums), near_sums)[..., :size]
+        outputs.index_copy_(0, order[start:end], sums)
         largest.index_copy_(0, order[start:end], top)
         start = end
-    return found, largest
+    return outputs, largest
 
 
 def _near(rows: _Rows, points: Tensor) -> Tensor:
-    """Return which centers are near the supports, (R, N), up to rounding in float32."""
+    """Return a mask (R, N) of the centers near to each support, up to rounding in float32."""
     dim, size = points.shape
-    scales = rows.reach.sqrt().unsqueeze(-1)
+    scales = rows.cutoffs.sqrt().unsqueeze(-1)
     turns, middles = (scales * rows.turns).float(), (scales * rows.middles).float()
-    step, parts = max(1, _BLOCK // size), []
-    for part in zip(turns.split(step), middles.split(step), strict=True):
-        turn, middle = (x.reshape(-1, x.shape[-1]) for x in part)
+    step, masks = max(1, _BLOCK // size), []
+    for block in zip(turns.split(step), middles.split(step), strict=True):
+        turn, middle = (x.reshape(-1, x.shape[-1]) for x in block)
         offsets = torch.addmm(middle, turn, points.float(), beta=-1).square_()
-        parts.append(offsets.reshape(-1, dim, size).sum(1) <= 1)
-    return torch.cat(parts)
+        masks.append(offsets.reshape(-1, dim, size).sum(1) <= 1)
+    return torch.cat(masks)
 
 
 def _columns(near: Tensor, reached: Tensor, most: int) -> Tensor:
-    """Return the indices of the near ones of N centers, and N in place of others, (r, most)."""
+    """Return the indices (r, most) of centers near to each row, padded with N, their number."""
     count, size = near.shape
-    flat, each = near.flatten().nonzero().squeeze(-1), torch.arange(count)
-    row = each.repeat_interleave(reached)
-    places = torch.arange(len(flat)) + (each * most - reached.cumsum(0) + reached)[row]
+    flat, row_numbers = near.flatten().nonzero().squeeze(-1), torch.arange(count)
+    row = row_numbers.repeat_interleave(reached)
+    slots = torch.arange(len(flat)) + (row_numbers * most - reached.cumsum(0) + reached)[row]
     index = torch.full((count * most,), size)
-    return index.index_copy_(0, places, flat - row * size).reshape(count, most)
+    return index.index_copy_(0, slots, flat - row * size).reshape(count, most)
 
 
 def _sum_nodes(
@@ -365,27 +370,28 @@ def _sum_nodes(
     """Return values and slopes (r, 1 + S, N), w = 1, and the largest value of any center (r).
 
     Centers are (D, N) or (r, D, N), and nodes with their factors (r or 1, n). Waves have the given
-    dtype, and what is computed before is in float64.
+    dtype; their exponents' factors are computed in float64.
     """
     nodes, front = contour
     dim, n = points.shape[-2], nodes.shape[-1]
     nodes = nodes.unsqueeze(1)
     inverse = (nodes + 0.5 * rows.squares.unsqueeze(-1)).reciprocal()
     ratio, half = nodes * inverse, 0.5 * inverse
-    # Arguments of inverses are between -pi and 0, those of products of two below -pi, too.
+    # Arguments of inverses are between -pi and 0; products of two may have arguments below -pi.
     front = front * (-inverse[:, 0] * inverse[:, 1]).sqrt()
     if dim == 3:
         front = front * inverse[:, 2].sqrt()
     largest, front = front.real.sum(-1), front.unsqueeze(1)
     # The logarithms of sizes of waves, their phases, and a sum that is below 1 near the support.
-    logs = torch.cat([ratio.real, ratio.imag, -2 * rows.reach.unsqueeze(-1)], -1).to(dtype).mT
+    # With ratio = 2 z / (2 z + sigma^2), the exponent is -ratio y^2 / 2 along each axis.
+    logs = torch.cat([ratio.real, ratio.imag, -2 * rows.cutoffs.unsqueeze(-1)], -1).to(dtype).mT
     if sloped:
         along = front * ratio
-        bent = [along[:, gap:] * half[:, : dim - gap] for gap in range(dim)]
-        front = torch.cat([front, along, *bent, front * half], 1)
+        second = [along[:, gap:] * half[:, : dim - gap] for gap in range(dim)]
+        front = torch.cat([front, along, *second, front * half], 1)
     # Offsets in float64: a float32 rotation would move a distant center along a thin support.
-    own = points.expand(len(rows.turns), -1, -1)
-    offsets = torch.baddbmm(rows.middles, rows.turns, own, beta=-1).to(dtype)
+    centers = points.expand(len(rows.turns), -1, -1)
+    offsets = torch.baddbmm(rows.middles, rows.turns, centers, beta=-1).to(dtype)
     waves = logs @ (-0.5 * offsets * offsets)
     near = (waves[:, 2 * n :] <= 1).to(dtype)
     # Elsewhere waves vanish or overflow, which takes long.
@@ -394,18 +400,19 @@ def _sum_nodes(
     sums = torch.baddbmm(sums, front.imag.to(dtype), phases.sin_().mul_(sizes), alpha=-1)
     if not sloped:
         return sums * near, largest
-    parts, start = [sums[:, :1], offsets * sums[:, 1 : 1 + dim]], 1 + dim
+    terms, start = [sums[:, :1], offsets * sums[:, 1 : 1 + dim]], 1 + dim
     for gap in range(dim):
         end = start + dim - gap
-        parts.append(offsets[:, gap:] * offsets[:, : dim - gap] * sums[:, start:end])
+        terms.append(offsets[:, gap:] * offsets[:, : dim - gap] * sums[:, start:end])
         start = end
-    parts[2] = parts[2] - sums[:, start:]
-    return torch.cat(parts, 1).mul_(near), largest
+    # Twice the derivative in A of a Gaussian: offsets squared, less a term on the main diagonal.
+    terms[2] = terms[2] - sums[:, start:]
+    return torch.cat(terms, 1).mul_(near), largest
 
 
 @cache
 def _contours(exponent: float, dim: int, device: torch.device) -> Contours:
-    """Return the contours of an exponent."""
+    """Return the contours of an exponent, cached."""
     fitted = next(x for most, x in CONTOURS.items() if exponent <= most)
     counts = [count for count, _ in fitted.values()]
     nodes, fronts = np.zeros((2, len(fitted), max(counts)), np.complex128)
@@ -413,14 +420,18 @@ def _contours(exponent: float, dim: int, device: torch.device) -> Contours:
     for p, (count, shape) in enumerate(fitted.values()):
         nodes[p, :count], fronts[p, :count] = hyperbola(count, shape, exponent, dim)
     lengths = constant(np.array([*fitted]), torch.float64, device)
-    found = (constant(x, torch.complex128, device) for x in (nodes, -1j * fronts))
-    return Contours(lengths, counts, *found)
+    tables = (constant(x, torch.complex128, device) for x in (nodes, -1j * fronts))
+    return Contours(lengths, counts, *tables)
 
 
 def hyperbola(
     count: int, shape: Sequence[float], exponent: float, dim: int
 ) -> tuple[NDArray[np.complex128], NDArray[np.complex128]]:
-    """Return the nodes of a hyperbola and their factors, both complex (n)."""
+    """Return the nodes of a hyperbola and their factors, both complex (n).
+
+    The midpoint rule on z(t) = size (1 + sin(i t - angle)), with t stretched toward its end; see
+    Weideman and Trefethen (2007), Parabolic and hyperbolic contours. Math. Comp. 76.
+    """
     size, angle, step, stretch = shape
     t = (np.arange(count) + 0.5) * step
     argument = -angle + 1j * t * (1 + stretch * t * t)

@@ -48,6 +48,7 @@ def log_gamma_ratio(x: Tensor, delta: float) -> Tensor:
         x: Any shape, $x \ge 1/2$.
         delta: $\delta > 0$.
     """
+    # Gamma(y + 1) = y Gamma(y), nine times, leads to arguments where Stirling's series is exact.
     steps = _unit_steps(x)
     shifted = x + _SHIFT
     quotient = torch.log1p(delta / shifted)
@@ -63,6 +64,7 @@ def digamma_difference(x: Tensor, delta: float) -> Tensor:
         x: Any shape, $x \ge 1/2$.
         delta: $\delta > 0$.
     """
+    # psi(y + 1) = psi(y) + 1/y, nine times, leads to arguments where its series is exact.
     steps = _unit_steps(x)
     low = x + _SHIFT
     high = low + delta
@@ -75,9 +77,9 @@ def log_ball_tail(radius: Tensor, m: Tensor, dim: int = 1) -> Tensor:
     r"""Compute $\log P(|x| > r)$ of the density $\propto (1 - |x|^2)_+^m$ in D dimensions.
 
     With $p = 1 - r^2$ and $b = m + 1$ it is $b\log p + \log(G + \sum_j t_j)$: in 1-D $G$ is a
-    smooth function, Mills' ratio of the density, of which a table of Chebyshev coefficients in two
-    variables is made once. Two dimensions more add a positive term $t_j$. The absolute error is a
-    few roundings of $b\log p$; in 1-D the value at $r = 0$ is exactly zero.
+    smooth function, Mills' ratio of the density, tabulated once by Chebyshev coefficients in two
+    variables. Two more dimensions add a positive term $t_j$. The absolute error is a few roundings
+    of $b\log p$; in 1-D the value at $r = 0$ is exactly zero.
 
     Args:
         radius: $r$ in [0, 1), (*sample, *batch).
@@ -88,8 +90,8 @@ def log_ball_tail(radius: Tensor, m: Tensor, dim: int = 1) -> Tensor:
         # Below the radii that are likely the terms cancel in derivatives.
         return log_ball_tail(radius.double(), m.double(), dim).to(radius.dtype)
     b = m.to(radius.dtype) + 1
-    square, rest = radius.square(), (1 - radius) * (1 + radius)
-    log_power = -b * torch.log1p(square / rest)
+    square, complement = radius.square(), (1 - radius) * (1 + radius)
+    log_power = -b * torch.log1p(square / complement)
     if dim == 1:
         return log_power + _log_mills(radius, b)
     term, total = square * b, torch.ones_like(log_power)
@@ -106,20 +108,23 @@ def log_ball_tail(radius: Tensor, m: Tensor, dim: int = 1) -> Tensor:
 def _log_mills(x: Tensor, b: Tensor) -> Tensor:
     r"""Return $\log G$, $G = 2C \int_x^1 (1 - t^2)^{b-1} dt / (1 - x^2)^b$, for $0 \le x < 1$."""
     count, narrow = _MILLS_COUNT[x.dtype], _MILLS_MAP * torch.rsqrt(b)
-    share = x * (1 + narrow) / (x + narrow)
+    variable = x * (1 + narrow) / (x + narrow)
     rows = torch.tensordot(
         table("mills", (count,), x), _chebyshev(2 / _MILLS_MAP * narrow - 1, count), 1
     )
     rows = rows.reshape(count, *(1,) * (x.dim() - b.dim()), *b.shape)
-    series = (rows * _chebyshev(2 * share - 1, count)).sum(0)
-    return torch.log1p(share * series) - torch.log1p(x / narrow)
+    series = (rows * _chebyshev(2 * variable - 1, count)).sum(0)
+    return torch.log1p(variable * series) - torch.log1p(x / narrow)
 
 
 def _chebyshev(y: Tensor, count: int) -> Tensor:
-    """Return the first Chebyshev polynomials (count, ...) at y, by doubling the degree."""
+    """Return the first Chebyshev polynomials (count, ...) at y, by doubling the degree.
+
+    T_{n+k} = 2 T_n T_k - T_{n-k} makes all degrees up to 2 n from those up to n in one step.
+    """
     values = torch.stack([torch.ones_like(y), y])
-    while (known := len(values)) < count:
-        more = min(known - 1, count - known)
+    while (computed := len(values)) < count:
+        more = min(computed - 1, count - computed)
         higher = 2 * values[-1] * values[1 : more + 1] - values[-1 - more : -1].flip(0)
         values = torch.cat([values, higher])
     return values
@@ -133,8 +138,8 @@ def _mills(count: int) -> Numbers:
     $\tfrac12 \int_0^\infty e^{-\tau} (x^2 + (1 - x^2)(1 - e^{-\tau/b}))^{-1/2}\,d\tau$.
     """
     y = np.cos(np.pi * (np.arange(count) + 0.5) / count)
-    share, inverse = (y[:, None] + 1) / 2, (y + 1) / 2
-    x = share * _MILLS_MAP * inverse / (1 + _MILLS_MAP * inverse - share)
+    variable, inverse = (y[:, None] + 1) / 2, (y + 1) / 2
+    x = variable * _MILLS_MAP * inverse / (1 + _MILLS_MAP * inverse - variable)
     step = 8.8 / 300
     gap = np.exp(4.6 - step * (np.arange(300) + 0.5))
     tau = np.exp(-gap) / gap
@@ -144,8 +149,8 @@ def _mills(count: int) -> Numbers:
     square = x[..., None] ** 2
     root = np.sqrt(square + (1 - square) * start**2)
     fall = (weights * square * (1 - start**2) / (root * start * (root + start))).sum(-1)
-    steep = 1 / (1 + _MILLS_MAP * inverse - share)
-    series = steep - fall / (weights / start).sum(-1) * (1 / share + steep)
+    steep = 1 / (1 + _MILLS_MAP * inverse - variable)
+    series = steep - fall / (weights / start).sum(-1) * (1 / variable + steep)
     polynomials = np.polynomial.chebyshev.chebvander(y, count - 1) * (2 / count)
     polynomials[:, 0] /= 2
     return polynomials.T @ series @ polynomials
@@ -187,15 +192,21 @@ def _inverse_squares(coefficients: Sequence[float], x: Tensor) -> Tensor:
 
 
 def _stirling_series(x: Tensor) -> Tensor:
-    """Return Stirling's remainder for x >= _SHIFT."""
+    """Return S(x) = log Gamma(x) - (x - 1/2) log x + x - log(2 pi)/2 for x >= _SHIFT."""
     return x * _inverse_squares(_STIRLING, x)
 
 
 def stirling_excess(x: Tensor) -> Tensor:
-    r"""Return $\log\Gamma(x) - x \log x + x$ for $x > 0$, without large terms."""
+    r"""Return $E(x) = \log\Gamma(x) - x \log x + x$ for $x > 0$, without large terms.
+
+    From $\Gamma(y + 1) = y\,\Gamma(y)$ follows $E(y) - E(y + 1) = (y + 1) \log(1 + 1/y) - 1$. Nine
+    such steps lead to $z = x + 9$, where $E(z) = \log(2\pi/z)/2 + S(z)$ by Stirling's series. Half
+    of each logarithm telescopes to $\log(z/x)/2$, which leaves
+    $E(x) = \sum_y [(y + 1/2) \log(1 + 1/y) - 1] + \log(2\pi/x)/2 + S(z)$.
+    """
     steps = _unit_steps(x)
     inverse = steps.reciprocal()
-    # (y + 1/2) log(1 + 1/y) - 1, without the 1.
+    # With R = log(1 + 1/y) - 1/y, (y + 1/2) log(1 + 1/y) - 1 = (y + 1/2) R + 1/(2 y).
     terms = (steps + 0.5) * _log_remainder(1 + inverse, inverse) + 0.5 * inverse
     return _stirling_series(x + _SHIFT) + terms.sum(-1) + 0.5 * torch.log(2 * math.pi / x)
 
@@ -209,7 +220,10 @@ def digamma_excess(x: Tensor) -> Tensor:
 
 
 def _log_remainder(ratio: Tensor, excess: Tensor) -> Tensor:
-    """Return log(ratio) - excess for excess = ratio - 1, which is more accurate than the ratio."""
+    """Return log(ratio) - excess for excess = ratio - 1, which is more accurate than the ratio.
+
+    By log(ratio) = 2 artanh(s), s = excess / (1 + ratio), and excess = 2 s + s excess.
+    """
     s = excess / (1 + ratio)
     small = s.abs() <= _SMALL
     s = torch.where(small, s, 0.0)
@@ -275,7 +289,7 @@ def _cosine_mean(rho: Tensor, nu: Tensor) -> Tensor:
 
 
 def _sine_transform(rho: Tensor, nu: Tensor) -> Tensor:
-    r"""Return the same for large $\rho > 0$, on a contour that leaves the real line at $\pm 1$.
+    r"""Return $E\cos(\rho u)$ for large $\rho$, on a contour that leaves the real line at $\pm 1$.
 
     $$\varphi = 2C\int_0^\infty (t\sqrt{t^2 + 4})^{a} e^{-\rho t}
         \sin(\rho - a \operatorname{atan2}(2, t))\,dt,\quad a = \nu - \tfrac12,
@@ -291,7 +305,7 @@ def _sine_transform(rho: Tensor, nu: Tensor) -> Tensor:
     return 2 * scale * (weights * torch.exp(log_constant + log_size) * torch.sin(phase)).sum(-1)
 
 
-# Below these squares of the radius continued fractions of this depth have float64 accuracy.
+# Below these squares of the radius, continued fractions of this depth have float64 accuracy.
 _TANH_LIMIT, _ATANH_LIMIT, _DEPTH_OF_FRACTIONS = 1.0, 0.0625, 10
 
 
@@ -311,6 +325,7 @@ def space_to_ball_log_det(y: Tensor) -> Tensor:
     # The radial factor 1 - tanh^2 = 1/cosh^2, whose logarithm is linear for large radii.
     outer = 2 * math.log(2) - 2 * r - 2 * torch.log1p(torch.exp(-2 * r))
     along = torch.where(small, torch.log1p(-square * ratio.square()), outer) - math.log(2)
+    # One radial direction, and D - 1 across it.
     return along + (y.shape[-1] - 1) * across
 
 

@@ -29,8 +29,7 @@ __all__ = [
     "vmap_rows",
 ]
 
-# The function whose weights are the derivative in x, up to the power's factor, and that whose
-# weights are the derivative in eps.
+# Functions whose weights are derivatives: in x, up to the power's factor, and in eps.
 _BY_X = {"power": "lowered", "log": "log_lowered"}
 _BY_EPS = {"power": "slope", "log": "log_slope"}
 
@@ -44,7 +43,7 @@ def integrals(
     """Compute differentiable weights (m, *columns) of functions of 1 + eps x.
 
     Weights of "power" are differentiable in x as often as that makes sense if eps is a number, and
-    once in x and a tensor eps; those of "log" once. At order 0 only is there a derivative in eps.
+    once in x and a tensor eps; weights of "log" once. A derivative in eps exists at order 0 only.
 
     Args:
         x: Values at the nodes of subintervals (m, *columns), the last axis for the rows of a batch.
@@ -87,11 +86,12 @@ def _like_weights(x: Tensor, *arguments: Any) -> list[Tensor]:
     return [torch.empty_like(x).contiguous() for _ in arguments[-1].split()]
 
 
-def _keep(inputs: tuple[Any, ...], weights: tuple[Tensor, ...]) -> tuple[Any, ...]:
+def _keep(inputs: tuple[object, ...], weights: tuple[Tensor, ...]) -> tuple[object, ...]:
     return *inputs, weights[1] if inputs[-1] == "power lowered" else None
 
 
 def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
+    """Return the gradients in x and eps, sums over the functions whose weights were computed."""
     x, measure, eps, number, ratio, order, names, lowered = kept
     power = Power(number if eps is None else eps, ratio, order)
     by_x, by_eps = None, None
@@ -107,6 +107,7 @@ def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
 
 
 def _push_forward(kept: Any, changes: Changes) -> tuple[Tensor, ...]:
+    """Return the changes of the weights from changes of x."""
     x, measure, eps, number, ratio, order, names, lowered = kept
     if eps is not None:
         raise NotImplementedError(NO_FORWARD_MODE)
@@ -115,7 +116,7 @@ def _push_forward(kept: Any, changes: Changes) -> tuple[Tensor, ...]:
 
 
 def _rate(name: str, x: Tensor, measure: Tensor, power: Power, lowered: Tensor | None) -> Tensor:
-    """Return the derivative in x of the weights of a function, from those of `lowered` if given."""
+    """Return the derivative in x of the weights of a function; `lowered` spares computing it."""
     if name == "lowered":
         return lowered_derivative(x, measure, power)
     if name not in _BY_X:
@@ -127,6 +128,7 @@ def _rate(name: str, x: Tensor, measure: Tensor, power: Power, lowered: Tensor |
 
 
 def _scaled(lowered: Tensor, power: Power) -> Tensor:
+    """Return the derivative of a power, its factor times the lowered power."""
     return power.factor * lowered if power.order or power.ratio != 1 else lowered
 
 
@@ -139,7 +141,7 @@ def lowered_derivative(x: Tensor, measure: Tensor, power: Power) -> Tensor:
 
 
 def power_slopes(x: Tensor, measure: Tensor, power: Power, name: str, grad: Tensor) -> Tensor:
-    """Return the gradient in eps (R,) from that of the weights of a function."""
+    """Return the gradient in eps (R,), given the gradient in the weights of a function."""
     if name not in _BY_EPS or power.order:
         raise RuntimeError("only first derivatives of a density, not of its escort, exist in alpha")
     (slopes,) = integrals(x, measure, power, (_BY_EPS[name],))
@@ -149,10 +151,10 @@ def power_slopes(x: Tensor, measure: Tensor, power: Power, name: str, grad: Tens
 def vmap_rows(
     function: Callable[..., tuple[Tensor, ...]],
     info: Any,
-    dims: tuple[Any, ...],
+    dims: tuple[int | None, ...],
     x: Tensor,
     measure: Tensor,
-    *rest: Any,
+    *arguments: object,
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     """Apply a function with the axis that vmap adds among the rows, the last axis."""
     count = info.batch_size
@@ -169,9 +171,9 @@ def vmap_rows(
     # A measure with one column is shared by all rows.
     if measure.shape[-1] > 1 or dims[1] is not None:
         measure = fold(measure, dims[1])
-    others = [fold(value, dim) for value, dim in zip(rest, dims[2:], strict=True)]
-    parts = [w.unflatten(-1, (count, -1)) for w in function(fold(x, dims[0]), measure, *others)]
-    return tuple(parts), tuple(w.dim() - 2 for w in parts)
+    others = [fold(value, dim) for value, dim in zip(arguments, dims[2:], strict=True)]
+    weights = [w.unflatten(-1, (count, -1)) for w in function(fold(x, dims[0]), measure, *others)]
+    return tuple(weights), tuple(w.dim() - 2 for w in weights)
 
 
 # One operation in a compiled graph, since which subintervals are cut depends on the data; its first

@@ -41,7 +41,7 @@ __all__ = [
 _FLOATING = torch.float32, torch.float64
 _REMEDY = "add a small multiple of the identity, or model the subspace that the data span"
 # The largest size of an axis and of all together, and the largest power whose moments float64 holds
-# for every family: those of Laplace's density are factorials.
+# for every family: moments of Laplace's density are factorials.
 LARGEST_SIZE, LARGEST_POWER = 2**63 - 1, 170
 # Nodes of a Gauss rule, which takes seconds to make.
 LARGEST_ORDER = 10_000
@@ -185,11 +185,11 @@ def require(valid: Tensor, name: str, rule: str, value: object) -> None:
 
 
 def _first_invalid(value: object, valid: Tensor) -> object:
-    """Return what of a value to show: of large tensors the first entries that are not valid."""
+    """Return the value to show in a message: large tensors show their first invalid entries."""
     if isinstance(value, tuple):
-        return tuple(_first_invalid(part, valid) for part in value)
+        return tuple(_first_invalid(entry, valid) for entry in value)
     if isinstance(value, dict):
-        return {name: _first_invalid(part, valid) for name, part in value.items()}
+        return {name: _first_invalid(entry, valid) for name, entry in value.items()}
     if not isinstance(value, Tensor) or value.numel() <= _SHOWN or not branches_allowed():
         return value
     return value[~valid][:_SHOWN] if value.shape[: valid.dim()] == valid.shape else value
@@ -313,7 +313,7 @@ def in_float64(x: Tensor) -> Tensor:
 
 
 def map_tensors(x: Any, change: Callable[[Tensor], Tensor], **fixed: Any) -> Any:
-    """Return a copy of a distribution, or of what it holds, with all tensors changed.
+    """Return a copy of a distribution, or of objects that it holds, with all tensors changed.
 
     Distributions take the attributes `fixed` besides; other objects than modules are shared.
     """

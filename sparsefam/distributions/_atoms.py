@@ -21,8 +21,8 @@ __all__ = ["MixedDistribution"]
 class MixedDistribution(SparseDistribution):
     """A law of numbers with atoms: `log_prob` is the log mass at an atom, elsewhere a log density.
 
-    A subclass has `base`, a float64 density of the same batch, and implements what raises
-    NotImplementedError here.
+    A subclass has `base`, a float64 density of the same batch, and implements the methods that
+    raise NotImplementedError here.
     """
 
     base: Any
@@ -36,8 +36,8 @@ class MixedDistribution(SparseDistribution):
         """
         raise NotImplementedError
 
-    def _part(self) -> tuple[Any, Tensor]:
-        """Return the law of what is at no atom, and the logarithm of its mass (*batch)."""
+    def _continuous(self) -> tuple[Any, Tensor]:
+        """Return the law of draws that are no atoms, and the logarithm of its mass (*batch)."""
         raise NotImplementedError
 
     def _log_tail(self, value: Tensor, upper: Tensor) -> Tensor:
@@ -57,10 +57,10 @@ class MixedDistribution(SparseDistribution):
 
     def _total(self, at_atoms: Tensor, within: Tensor) -> Tensor:
         """Return the mean of a quantity (K, *batch), and of one of mean `within` elsewhere."""
-        masses, mass = self._atoms()[1].exp(), self._part()[1].exp()
+        masses, mass = self._atoms()[1].exp(), self._continuous()[1].exp()
         extra = (1,) * (within.dim() - mass.dim())
         masses, mass = (x.reshape((*x.shape, *extra)) for x in (masses, mass))
-        # What has no mass may have no mean.
+        # A law may have no mean where its mass is zero, and NaN times zero is NaN.
         value = (masses * torch.where(masses > 0, at_atoms, 0.0)).sum(0)
         value = value + mass * torch.where(mass > 0, within, 0.0)
         return value.to(self._like.dtype)
@@ -68,42 +68,42 @@ class MixedDistribution(SparseDistribution):
     @property
     def mean(self) -> Tensor:
         """Mean (*batch)."""
-        return self._total(self._atoms()[0], self._part()[0].mean)
+        return self._total(self._atoms()[0], self._continuous()[0].mean)
 
     @property
     def variance(self) -> Tensor:
         """Variance (*batch)."""
-        (atoms, _), (part, _), centre = self._atoms(), self._part(), self._centre()
-        within = part.variance + (part.mean - centre).square()
-        return self._total((atoms - centre).square(), within)
+        (atoms, _), (inner, _), center = self._atoms(), self._continuous(), self._center()
+        within = inner.variance + (inner.mean - center).square()
+        return self._total((atoms - center).square(), within)
 
-    def _centre(self) -> Tensor:
+    def _center(self) -> Tensor:
         """Return the mean in float64."""
-        (atoms, log_masses), (part, log_mass) = self._atoms(), self._part()
+        (atoms, log_masses), (inner, log_mass) = self._atoms(), self._continuous()
         mass = log_mass.exp()
-        within = mass * torch.where(mass > 0, part.mean, 0.0)
+        within = mass * torch.where(mass > 0, inner.mean, 0.0)
         return (log_masses.exp() * atoms).sum(0) + within
 
-    def _known_moment(self, n: int, centre: Tensor) -> Tensor:
-        within = self._part()[0]._moment_about(n, centre.double())
-        return self._total((self._atoms()[0] - centre) ** n, within)
+    def _known_moment(self, n: int, center: Tensor) -> Tensor:
+        within = self._continuous()[0]._moment_about(n, center.double())
+        return self._total((self._atoms()[0] - center) ** n, within)
 
     def entropy(self) -> Tensor:
-        """Shannon entropy (*batch) of the masses of atoms and of the density elsewhere.
+        """Return the Shannon entropy (*batch) of the masses of atoms and of the density elsewhere.
 
         It is minus the mean of `log_prob`, relative to counting and to Lebesgue measure.
         """
-        (_, log_masses), (part, log_mass) = self._atoms(), self._part()
-        some = log_masses > -math.inf
-        return self._total(-torch.where(some, log_masses, 0.0), part.entropy() - log_mass)
+        (_, log_masses), (inner, log_mass) = self._atoms(), self._continuous()
+        present = log_masses > -math.inf
+        return self._total(-torch.where(present, log_masses, 0.0), inner.entropy() - log_mass)
 
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
         r"""Return nodes and weights (Q, *batch) with $\sum_q w_q g(t_q) \to E_p[g]$.
 
         The atoms come first.
         """
-        (atoms, log_masses), (part, log_mass) = self._atoms(), self._part()
-        nodes, weights = part.quadrature(order)
+        (atoms, log_masses), (inner, log_mass) = self._atoms(), self._continuous()
+        nodes, weights = inner.quadrature(order)
         nodes, weights = (
             torch.cat([atoms, nodes]),
             torch.cat([log_masses.exp(), log_mass.exp() * weights]),
@@ -111,7 +111,7 @@ class MixedDistribution(SparseDistribution):
         return nodes.to(self._like.dtype), weights.to(self._like.dtype)
 
     def _known_expect(self, psi: Basis, order: int) -> Tensor:
-        return self._total(psi(self._atoms()[0]), self._part()[0].expect(psi, order))
+        return self._total(psi(self._atoms()[0]), self._continuous()[0].expect(psi, order))
 
     def _known_draws(self, sample_shape: _size) -> Tensor:
         return self._draw(self.base.sample, sample_shape).to(self._like.dtype)

@@ -1,21 +1,21 @@
 """Covariances of two bases under an elliptical density, computed in float64.
 
 Polynomials to degree 2 have closed forms with each other and with Gaussian functions. Other pairs
-are integrated by quadrature after their values at the centre are subtracted. Gaussian functions too
+are integrated by quadrature after their values at the center are subtracted. Gaussian functions too
 narrow for quadrature are integrated as the Gaussian function that is their product. Pairs for which
 two rules differ are refused.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Size, Tensor
 from torch.distributions import MultivariateNormal
 
 from .._numerics.gaussian_contour import gaussians_and_slopes, gaussians_by_pairs
 from .._numerics.validation import require
 from ..bases import Basis, Fourier, GaussianRBF, Polynomial, Product, Stack
-from ._generators import TruncatedPower
+from ._generators import Generator, TruncatedPower
 from ._line.symmetric import wave_differences
 
 __all__ = ["Gaussians", "elliptical_covariance", "exponent_of_ball", "gaussians_of"]
@@ -33,17 +33,33 @@ _QUASI_RANDOM = 1e-2
 _ROUNDING = 1e-14
 
 
+class Elliptical(Protocol):
+    """A density with ellipsoidal level sets, of u = scale_tril^-1 (t - loc)."""
+
+    loc: Tensor
+    scale_tril: Tensor
+    _validate_args: bool
+
+    @property
+    def batch_shape(self) -> Size: ...
+
+    @property
+    def generator(self) -> Generator: ...
+
+    def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]: ...
+
+
 def elliptical_covariance(p: Any, phi: Basis, psi: Basis) -> Tensor:
     r"""Return the covariance of $\phi$ and $\psi$ under p, (*batch, M, N).
 
     Raises:
         ValueError: Functions without a closed form that vary too fast for quadrature.
     """
-    exact: Any = p._map(lambda x, event: x.double(), p.batch_shape)
+    exact = p._map(lambda x, event: x.double(), p.batch_shape)
     return _covariance(exact, phi, psi, p.loc.dtype).to(p.loc.dtype)
 
 
-def _covariance(p: Any, phi: Basis, psi: Basis, dtype: torch.dtype) -> Tensor:
+def _covariance(p: Elliptical, phi: Basis, psi: Basis, dtype: torch.dtype) -> Tensor:
     if isinstance(phi, Stack):
         return torch.cat([_covariance(p, basis, psi, dtype) for basis in phi.bases], -2)
     if isinstance(psi, Stack):
@@ -59,7 +75,7 @@ def _covariance(p: Any, phi: Basis, psi: Basis, dtype: torch.dtype) -> Tensor:
 
 
 class Gaussians(NamedTuple):
-    """Normalised Gaussian functions of vectors."""
+    """Normalized Gaussian functions of vectors."""
 
     centers: Tensor  # (N, D)
     spread: Tensor  # Standard deviations (N,) or covariances (N, D, D)
@@ -90,7 +106,9 @@ def _combinations(columns: list[Tensor]) -> Tensor:
 # Polynomials to degree 2
 
 
-def _polynomials(p: Any, phi: Polynomial, psi: Polynomial) -> Tensor:
+def _polynomials(p: Elliptical, phi: Polynomial, psi: Polynomial) -> Tensor:
+    # With c = E[u_1^2] and e = E[u_1^2 u_2^2], the covariance of forms u'Fu/2 and u'Gu/2 is
+    # e tr(FG)/2 + (e - c^2) tr(F) tr(G)/4, of linear forms c f'g. Odd moments are 0.
     second, fourth, excess = (x[..., None, None] for x in p.generator.moments())
     (f, f2), (g, g2) = (_slope_and_curvature(p, basis) for basis in (phi, psi))
     curved = f2.flatten(-2) @ g2.flatten(-2).mT
@@ -98,7 +116,7 @@ def _polynomials(p: Any, phi: Polynomial, psi: Polynomial) -> Tensor:
     return second * (f @ g.mT) + fourth * curved / 2 + excess * outer / 4
 
 
-def _polynomials_and_gaussians(p: Any, phi: Polynomial, gaussians: Gaussians) -> Tensor:
+def _polynomials_and_gaussians(p: Elliptical, phi: Polynomial, gaussians: Gaussians) -> Tensor:
     r"""Return the covariance from derivatives of expectations $E_+$ at the next larger exponent.
 
     $$E[u\,\psi] = c\,E_+[\nabla\psi], \qquad
@@ -120,13 +138,13 @@ def _polynomials_and_gaussians(p: Any, phi: Polynomial, gaussians: Gaussians) ->
     return second * covariance
 
 
-def exponent_of_ball(p: Any) -> Tensor | float | None:
+def exponent_of_ball(p: Elliptical) -> Tensor | float | None:
     """Return the exponent m of a beta-Gaussian, a number if alpha is one; None for a normal."""
     return getattr(p.generator, "exponent", None)
 
 
-def _slope_and_curvature(p: Any, basis: Polynomial) -> tuple[Tensor, Tensor]:
-    """Return derivatives in u at the centre of monomials to degree 2, (*batch, N, D[, D])."""
+def _slope_and_curvature(p: Elliptical, basis: Polynomial) -> tuple[Tensor, Tensor]:
+    """Return derivatives in u at the center of monomials to degree 2, (*batch, N, D[, D])."""
     powers = torch.as_tensor(basis.exponents).to(p.loc)
     hessian = powers.unsqueeze(-1) * powers.unsqueeze(-2) - powers.diag_embed()
     linear = (powers.sum(-1, keepdim=True) == 1) * powers
@@ -143,7 +161,7 @@ def _trace(matrices: Tensor) -> Tensor:
 # Quadrature
 
 
-def _by_quadrature(p: Any, phi: Basis, psi: Basis, dtype: torch.dtype) -> Tensor:
+def _by_quadrature(p: Elliptical, phi: Basis, psi: Basis, dtype: torch.dtype) -> Tensor:
     dim = p.loc.shape[-1]
     rough, fine = (_integrate(p, phi, psi, fine) for fine in (False, True))
     covariance, most = fine
@@ -174,15 +192,15 @@ def _norm(matrices: Tensor) -> Tensor:
     return torch.linalg.matrix_norm(matrices.detach())
 
 
-def _gaussian_product(p: Any, phi: Gaussians, psi: Gaussians) -> tuple[Tensor, Tensor]:
+def _gaussian_product(p: Elliptical, phi: Gaussians, psi: Gaussians) -> tuple[Tensor, Tensor]:
     r"""Return $E[\phi\psi^\top]$ and $E[\phi] E[\psi]^\top$, (*batch, M, N)."""
     (a, first), (b, second) = _normals(phi), _normals(psi)
     total = first.unsqueeze(1) + second
     # N(t; a, A) N(t; b, B) = N(a; b, A + B) N(t; c, C), C = A (A + B)^-1 B.
-    share = torch.linalg.solve(total, first.unsqueeze(1)).mT  # A (A + B)^-1
+    gain = torch.linalg.solve(total, first.unsqueeze(1)).mT  # A (A + B)^-1
     gap = b - a.unsqueeze(1)
-    centers = a.unsqueeze(1) + (share @ gap.unsqueeze(-1)).squeeze(-1)
-    covariances = share @ second
+    centers = a.unsqueeze(1) + (gain @ gap.unsqueeze(-1)).squeeze(-1)
+    covariances = gain @ second
     covariances = 0.5 * (covariances + covariances.mT)
     overlap = MultivariateNormal(torch.zeros_like(gap), total, validate_args=False).log_prob(gap)
     products = _means(p, Gaussians(centers.flatten(0, 1), covariances.flatten(0, 1)))
@@ -198,11 +216,11 @@ def _normals(gaussians: Gaussians) -> tuple[Tensor, Tensor]:
     return centers, spread
 
 
-def _means(p: Any, gaussians: Gaussians) -> Tensor:
+def _means(p: Elliptical, gaussians: Gaussians) -> Tensor:
     return gaussians_by_pairs((p.loc, p.scale_tril, *gaussians), exponent_of_ball(p))
 
 
-def _integrate(p: Any, phi: Basis, psi: Basis, fine: bool) -> tuple[Tensor, Tensor]:
+def _integrate(p: Elliptical, phi: Basis, psi: Basis, fine: bool) -> tuple[Tensor, Tensor]:
     """Return the covariance, and its norm (*batch) if all functions were proportional."""
     steps, weights = _rule(p, fine)
     f, g = (_differences(p, basis, steps) for basis in (phi, psi))
@@ -213,11 +231,11 @@ def _integrate(p: Any, phi: Basis, psi: Basis, fine: bool) -> tuple[Tensor, Tens
 
 
 def _rule(p: Any, fine: bool) -> tuple[Tensor, Tensor]:
-    """Return nodes less the centre (Q, *batch, D), and weights (Q, *batch)."""
+    """Return nodes less the center (Q, *batch, D), and weights (Q, *batch)."""
     dim = p.loc.shape[-1]
     if isinstance(p.generator, TruncatedPower) or dim not in _LATTICE:
-        centred = p._replace(loc=torch.zeros_like(p.loc))
-        return centred.quadrature(_ORDERS.get(dim, _QUASI_RANDOM_ORDERS)[fine])
+        centered = p._replace(loc=torch.zeros_like(p.loc))
+        return centered.quadrature(_ORDERS.get(dim, _QUASI_RANDOM_ORDERS)[fine])
     # The trapezoidal rule needs fewer nodes for a normal density than Gauss rules.
     points, width = _LATTICE[dim], 2 * _EXTENT / _LATTICE[dim]
     index = torch.arange(points, dtype=p.loc.dtype, device=p.loc.device)
@@ -228,7 +246,7 @@ def _rule(p: Any, fine: bool) -> tuple[Tensor, Tensor]:
     return steps, weights.expand(steps.shape[:-1])
 
 
-def _differences(p: Any, psi: Basis, steps: Tensor) -> Tensor:
+def _differences(p: Elliptical, psi: Basis, steps: Tensor) -> Tensor:
     r"""Return $\psi(loc + s) - \psi(loc)$ at steps s (Q, *batch, D), (Q, *batch, N).
 
     Accurate also for slow waves and for Gaussian functions much wider than the density.

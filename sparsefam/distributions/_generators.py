@@ -30,11 +30,11 @@ __all__ = [
     "unvalidated",
 ]
 
-# Minus the log of the tail mass that quadrature leaves out, less than a rounding error.
+# Minus the logarithm of the tail mass beyond the nodes of quadrature: less than a rounding error.
 LOG_TAIL = {torch.float32: 18.0, torch.float64: 40.0}
 # An exponent up to which the halves of a truncated power need no cuts.
 _LOW_EXPONENT = 3
-# An exponent at which the radii of a beta-Gaussian are those of a normal to rounding.
+# An exponent at which a beta-Gaussian is normal to rounding: (1 - x^2/(2 m))^m = e^(-x^2/2).
 _LARGE_EXPONENT = 1e16
 
 
@@ -49,7 +49,7 @@ class Generator:
 
     Attributes:
         edge: Half-width, or radius, of the support; infinite if it is the whole space.
-        cuts: Shares of `reach` between which the density is smooth: 0, where it may have a kink,
+        cuts: Fractions of `reach` between which the density is smooth: 0, where it may have a kink,
             and others beside it.
     """
 
@@ -65,12 +65,13 @@ class Generator:
 
     def rule(self, order: int) -> tuple[Tensor, Tensor]:
         """Return nodes and weights (2 order, *batch) for E[g(x)], one rule on each half."""
-        reach = self.reach() * torch.ones_like(self.alpha)
-        share, rule = (
+        # q is even: the rule on the upper half, and its mirror image.
+        half_width = self.reach() * torch.ones_like(self.alpha)
+        fraction, unit_weights = (
             x.reshape(order, *(1,) * self.alpha.dim()) for x in smooth_unit_rule(order, self.alpha)
         )
-        right = reach * share
-        weights = reach * rule * torch.exp(self.log_density(right))
+        right = half_width * fraction
+        weights = half_width * unit_weights * torch.exp(self.log_density(right))
         return torch.cat([-right.flip(0), right]), torch.cat([weights.flip(0), weights])
 
     def log_density(self, x: Tensor) -> Tensor:
@@ -133,10 +134,10 @@ class QuadratureGenerator(Generator):
     """
 
     def cdf(self, x: Tensor) -> Tensor:
-        share, weights = (y.reshape(-1, *(1,) * x.dim()) for y in smooth_unit_rule(64, x))
+        fraction, weights = (y.reshape(-1, *(1,) * x.dim()) for y in smooth_unit_rule(64, x))
         size = torch.where(x < 0, -x, x)  # unlike abs, it has a slope at 0
         width = (self.reach() - size).clamp_min(0)
-        density = torch.exp(self.log_density(size + width * share))
+        density = torch.exp(self.log_density(size + width * fraction))
         tail = width * (weights * density).sum(0)
         return torch.where(x < 0, tail, 1 - tail)
 
@@ -200,7 +201,7 @@ class TruncatedPower(Generator):
         self.dim = dim
         self.exponent = 1 / (alpha - 1) if exponent is None else exponent
         if exponent is not None and exponent <= _LOW_EXPONENT:
-            # Even powers have no kink at the centre.
+            # Even powers have no kink at the center.
             self.cuts = (-1.0, 1.0) if self.order == 2 and exponent <= 1 else (-1.0, 0.0, 1.0)
 
     @property
@@ -220,6 +221,7 @@ class TruncatedPower(Generator):
         return torch.as_tensor(self.exponent, dtype=self.alpha.dtype, device=self.alpha.device)
 
     def reach(self) -> Tensor:
+        # The radius r with (1 - r^k)^m = e^-tail.
         tail = LOG_TAIL.get(self.alpha.dtype, 40.0)
         power = -torch.expm1(-tail / positive(self.m.detach()))
         return (power ** (1 / self.order)).clamp(max=1 - torch.finfo(power.dtype).eps)
@@ -232,7 +234,7 @@ class TruncatedPower(Generator):
         return torch.full_like(self.alpha, _log_gamma_ratio(m + 1, a) + self._log_factor())
 
     def _log_factor(self) -> float:
-        """Return the part of log C that does not depend on m."""
+        """Return the terms of log C that do not depend on m."""
         k, dim = self.order, self.dim
         log_gamma = math.lgamma(dim / 2) - math.lgamma(dim / k)
         return math.log(k / 2) + log_gamma - 0.5 * dim * math.log(math.pi)
@@ -242,17 +244,19 @@ class TruncatedPower(Generator):
         return self.log_constant() + self.m * torch.log1p(-power)
 
     def moment(self, order: int) -> Tensor:
-        # E (|x|^k)^(order/k), a ratio of rising factorials.
+        # |x|^k ~ Beta(a, m + 1): E (|x|^k)^j is a ratio of rising factorials (a)_j / (a + m + 1)_j.
         total, a, m = torch.ones_like(self.alpha), 1 / self.order, self.m
         for j in range(order // self.order):
             total = total * (a + j) / (a + m + 1 + j)
         return total
 
     def entropy(self) -> Tensor:
+        # -E log q, and E log(1 - |x|^k) = digamma(m + 1) - digamma(m + 1 + a).
         m = self.m
         return m * digamma_difference(m + 1, self.dim / self.order) - self.log_constant()
 
     def log_power_integral(self, beta: Tensor | float) -> Tensor:
+        # int q^beta = C(m)^beta / C(m beta), with the constant of either exponent.
         power = self.m * beta
         log_constant = log_gamma_ratio(power + 1, self.dim / self.order) + self._log_factor()
         return beta * self.log_constant() - log_constant
@@ -268,6 +272,7 @@ class TruncatedPower(Generator):
         Args:
             log_det: The logarithm of the determinant of that scale (*batch).
         """
+        # (s/sigma)^(km + D) = C (km)^m / sigma^D, from C (1 - |x|^k)^m / s^D = [(f - tau)/m]^m.
         m, km = self.m, self.order * self.m
         log_c = self.log_constant() + torch.xlogy(m, positive(km))
         return torch.exp((log_c - log_det) / (km + self.dim))
@@ -311,6 +316,7 @@ class Parabola(TruncatedPower):
 
     def cdf(self, x: Tensor) -> Tensor:
         if self.number == 1:
+            # The cubic as a product, relatively accurate next to the edge.
             side = torch.where(x < 0, 1 + x, 1 - x)
             tail = side.square() * (3 - side) / 4
         else:
@@ -327,7 +333,7 @@ class Parabola(TruncatedPower):
         tail = torch.where(value < 0.5, value, 1 - value)
         if self.number == 1:
             # The trigonometric root of the cubic, as a distance from the nearer edge; 0 exactly at
-            # the centre.
+            # the center.
             angle = 2 * torch.asin(tail.sqrt())
             side = 4 * torch.sin(angle / 6) * torch.cos((torch.pi - angle) / 6)
             x = torch.where(tail == 0.5, (0.5 - tail) * (4 / 3), 1 - side)
@@ -339,16 +345,16 @@ class Parabola(TruncatedPower):
         return torch.where(value < 0.5, -x, x)
 
     def _radius_near(self, tail: Tensor) -> Tensor:
-        r"""Return |x| to about two digits for a tail of at most one half, from a normal's quantile.
+        r"""Return |x| to about two digits for a tail of at most one half, from a normal quantile.
 
         For its square $s$, $-2 (m + 1) \log(1 - x^2)$ is $s$ and a little more: $s/(4 (m + 1))$ at
-        the centre, and $\log(s/(2 (m + 1)))$ next to the edge.
+        the center, and $\log(s/(2 (m + 1)))$ next to the edge.
         """
         b = self.m.detach() + 1
         s = torch.special.ndtri(tail.clamp_min(torch.finfo(tail.dtype).tiny)).square()
-        share = s / (4 * b)
-        more = torch.log1p(share * (1 + share) / (1 + 0.5 * share))
-        return torch.sqrt(-torch.expm1(-(s + more) / (2 * b)))
+        ratio = s / (4 * b)
+        correction = torch.log1p(ratio * (1 + ratio) / (1 + 0.5 * ratio))
+        return torch.sqrt(-torch.expm1(-(s + correction) / (2 * b)))
 
     def sample(self, shape: Size) -> Tensor:
         if self.number == 1:
@@ -356,7 +362,7 @@ class Parabola(TruncatedPower):
         return self.sample_vectors(shape).squeeze(-1)
 
     def sample_vectors(self, shape: Size) -> Tensor:
-        r"""Draw x (*shape, D), differentiable in alpha by implicit reparameterisation.
+        r"""Draw x (*shape, D), differentiable in alpha by implicit reparameterization.
 
         References:
             Figurnov et al. (2018), Implicit Reparameterization Gradients. arXiv:1805.08498
@@ -376,6 +382,7 @@ class Parabola(TruncatedPower):
         return x
 
     def moments(self) -> tuple[Tensor, Tensor, Tensor]:
+        # With b = D/2 + m + 1, E[x_1^2] = 1/(2 b) and E[x_1^2 x_2^2] = 1/(4 b (b + 1)).
         total = self.dim + 2 + 2 * self.m
         fourth = 1 / (total * (total + 2))
         return 1 / total, fourth, -2 * fourth / total
@@ -397,15 +404,16 @@ class Parabola(TruncatedPower):
         edge = 1 - torch.finfo(radius.dtype).eps / 2
         radius = radius.detach().clamp(max=edge)
         side, m, dim = (1 - radius) * (1 + radius), self.m, self.dim
-        found = self._log_tail(radius)
+        log_mass = self._log_tail(radius)
         log_surface = math.log(2) + 0.5 * dim * math.log(math.pi) - math.lgamma(dim / 2)
         log_density = self.log_density_of_power(radius.square()) + log_surface
         if dim > 1:
             log_density = log_density + (dim - 1) * radius.log()
-        hazard = torch.exp(log_density - found)
-        step = (found - (found.detach() if log_tail is None else log_tail)) / hazard
+        # The derivative of -log P(|x| > radius) in the radius.
+        hazard = torch.exp(log_density - log_mass)
+        step = (log_mass - (log_mass.detach() if log_tail is None else log_tail)) / hazard
         # Derivatives of the log density in -radius, and from them the ratios of the second and
-        # third derivative of `found` to the first.
+        # third derivative of the log tail to the first.
         rise, bend = 2 * m * radius / side, -2 * m * (1 + radius.square()) / side.square()
         if dim > 1:
             rise, bend = rise - (dim - 1) / radius, bend - (dim - 1) / radius.square()
@@ -461,6 +469,7 @@ class ExponentialPower(Generator):
         return math.pow(self.order * LOG_TAIL.get(self.alpha.dtype, 40.0), 1 / self.order)
 
     def log_power_integral(self, beta: Tensor | float) -> Tensor:
+        # q^beta is q at beta^(1/k) x times q(0)^(beta - 1).
         power = beta * torch.ones_like(self.alpha)
         peak = self.log_peak()
         return (power - 1) * peak - power.log() * self.dim / self.order
@@ -470,13 +479,14 @@ class ExponentialPower(Generator):
         raise NotImplementedError
 
     def entropy(self) -> float:
+        # E|x|^k = D.
         return self.dim / self.order - self.log_peak()
 
     def log_mean_power(self) -> float:
         return -self.entropy()
 
     def escort_factor(self, beta: Tensor | float | None) -> Tensor:
-        """Return what the escort multiplies the scale by, or raise if `beta` is not positive."""
+        """Return the factor of the scale in the escort, or raise if `beta` is not positive."""
         require_power(beta, self.alpha.shape)
         power = torch.as_tensor(
             1.0 if beta is None else beta, dtype=self.alpha.dtype, device=self.alpha.device
@@ -503,7 +513,7 @@ class Gaussian(ExponentialPower):
         return 0.5 * torch.erfc(-x * math.sqrt(0.5))
 
     def log_cdf(self, x: Tensor) -> Tensor:
-        # torch's log_ndtr has no rule for vmap.
+        # Phi(x) = erfcx(-x/sqrt 2) e^(-x^2/2)/2. Torch's log_ndtr has no rule for vmap.
         return (torch.special.erfcx(-x * math.sqrt(0.5)) / 2).log() - x.square() / 2
 
     def icdf(self, value: Tensor) -> Tensor:

@@ -22,13 +22,13 @@ def log_positive(x: Tensor) -> Tensor:
 
 
 class Summaries(TorchDistribution):
-    """What is asked of a density of numbers besides torch's methods, by hooks of the families.
+    """Methods of densities of numbers that torch's distributions lack, by hooks of the families.
 
-    A hook without a body is a question that some families can answer by a formula. Others answer
-    None, and the method that asks finds the value by itself.
+    A family overrides a hook if it has a formula. A hook without a body returns None, and the
+    method that calls it computes the number from other methods.
     """
 
-    # Hooks. `upper` (..., *batch) tells of each value whether the mass above it is meant.
+    # Hooks. `upper` (..., *batch) is true where the mass above a value is asked for.
 
     def _known_cdf(self, value: Tensor) -> Tensor | None:
         """Return the distribution function, if it is not found as a tail."""
@@ -45,8 +45,8 @@ class Summaries(TorchDistribution):
     def _known_icdf(self, value: Tensor) -> Tensor | None:
         """Return quantiles of probabilities in [0, 1]."""
 
-    def _known_moment(self, n: int, centre: Tensor) -> Tensor | None:
-        """Return E[(t - centre)^n] (*batch)."""
+    def _known_moment(self, n: int, center: Tensor) -> Tensor | None:
+        """Return E[(t - center)^n] (*batch)."""
 
     def _breakpoints(self) -> Tensor:
         """Return locations (*batch, J) between which the density is smooth, padded with NaN."""
@@ -62,15 +62,15 @@ class Summaries(TorchDistribution):
         """
         self._require_numbers("cdf")
         self._check_value(value)
-        if (known := self._known_cdf(value)) is not None:
-            return known
+        if (mass := self._known_cdf(value)) is not None:
+            return mass
         below = self._known_tail(value, torch.zeros_like(value, dtype=torch.bool), False)
         return super().cdf(value) if below is None else below
 
     def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
-        """Return what `_known_tail` does."""
-        if (known := self._known_tail(value, upper, log)) is not None:
-            return known
+        """Return the mass below each value, or above it where `upper`; with `log` its logarithm."""
+        if (mass := self._known_tail(value, upper, log)) is not None:
+            return mass
         below = self.cdf(value)
         tail = torch.where(upper, 1 - below, below)
         return log_positive(tail) if log else tail
@@ -81,7 +81,7 @@ class Summaries(TorchDistribution):
             return self._tail(value, upper) > 0.5
 
     def _log_tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        """Return the logarithm of a tail: of the larger one by what the other leaves of 1."""
+        """Return the logarithm of a tail; the larger one is 1 less the smaller one."""
         larger = self._is_larger(value, upper)
         small = self._tail(value, upper ^ larger, log=True)
         return torch.where(larger, torch.log1p(-small.exp()), small)
@@ -93,35 +93,36 @@ class Summaries(TorchDistribution):
 
     def _log_interval(self, a: Tensor, b: Tensor) -> Tensor:
         """Return the logarithm of the mass between a and b."""
-        if (known := self._known_mass(a, b, log=True)) is not None:
-            return known
+        if (log_mass := self._known_mass(a, b, log=True)) is not None:
+            return log_mass
         near, far, upper = self._from_smaller_tail(a, b)
-        whole, rest = (self._log_tail(x, upper) for x in (near, far))
-        some = whole > rest
-        fall = torch.where(some, rest - whole, -1.0)
+        log_near, log_far = (self._log_tail(x, upper) for x in (near, far))
+        # log(e^u - e^v) = u + log(1 - e^(v - u)), by expm1 where v is near u, else by log1p.
+        positive = log_near > log_far
+        fall = torch.where(positive, log_far - log_near, -1.0)
         close = fall > -0.5
-        share = torch.where(
+        log_fraction = torch.where(
             close,
             (-torch.expm1(torch.where(close, fall, -1.0))).log(),
             torch.log1p(-torch.where(close, -1.0, fall).exp()),
         )
-        return torch.where(some, torch.where(some, whole, 0.0) + share, -math.inf)
+        return torch.where(positive, torch.where(positive, log_near, 0.0) + log_fraction, -math.inf)
 
     def _interval(self, a: Tensor, b: Tensor) -> Tensor:
         """Return the mass between a and b."""
-        if (known := self._known_mass(a, b, log=False)) is not None:
-            return known
+        if (mass := self._known_mass(a, b, log=False)) is not None:
+            return mass
         near, far, upper = self._from_smaller_tail(a, b)
         return (self._tail(near, upper) - self._tail(far, upper)).clamp_min(0)
 
-    def _side(self, name: str, value: Tensor, upper: bool) -> Tensor:
-        """Return which tails are meant, after the checks of the method of this name."""
+    def _upper_mask(self, name: str, value: Tensor, upper: bool) -> Tensor:
+        """Check the value of the method of this name, and return `upper` in its shape."""
         self._require_numbers(name)
         self._check_value(value)
         return torch.full_like(value, upper, dtype=torch.bool)
 
     def _check_value(self, value: Tensor) -> None:
-        """Raise ValueError for what is no location, if arguments are validated."""
+        """Raise ValueError for values that are no locations, if arguments are validated."""
         if self._validate_args:
             self._validate_sample(value)
 
@@ -135,7 +136,7 @@ class Summaries(TorchDistribution):
         Raises:
             NotImplementedError: A density of vectors.
         """
-        return self._tail(value, self._side("survival", value, True))
+        return self._tail(value, self._upper_mask("survival", value, True))
 
     def log_cdf(self, value: Tensor) -> Tensor:
         """Return the logarithm of the mass below `value`, relatively accurate in both tails.
@@ -145,7 +146,7 @@ class Summaries(TorchDistribution):
         Raises:
             NotImplementedError: A density of vectors.
         """
-        return self._log_tail(value, self._side("log_cdf", value, False))
+        return self._log_tail(value, self._upper_mask("log_cdf", value, False))
 
     def log_survival(self, value: Tensor) -> Tensor:
         """Return the logarithm of the mass above `value`, relatively accurate in both tails.
@@ -155,18 +156,18 @@ class Summaries(TorchDistribution):
         Raises:
             NotImplementedError: A density of vectors.
         """
-        return self._log_tail(value, self._side("log_survival", value, True))
+        return self._log_tail(value, self._upper_mask("log_survival", value, True))
 
     def _interval_ends(
         self, name: str, a: Tensor | float, b: Tensor | float
     ) -> tuple[Tensor, Tensor]:
         """Return the ends of intervals, after the checks of the method of this name."""
         self._require_numbers(name)
-        own: Any = self
+        density: Any = self
         low, high, _ = broadcast_arguments(a=a, b=b, density=self._like)
         if self._validate_args:
-            for end, place in zip("ab", (low, high), strict=True):
-                own._validate_sample(place, end)
+            for end, values in zip("ab", (low, high), strict=True):
+                density._validate_sample(values, end)
             require(low <= high, "a", "at most b", (low, high))
         return low, high
 
@@ -215,8 +216,8 @@ class Summaries(TorchDistribution):
         self._check_value(value)
         if self._validate_args:
             require((value >= 0) & (value <= 1), "value", "a probability in [0, 1]", value)
-        known = self._known_icdf(value)
-        return super().icdf(value) if known is None else known
+        quantiles = self._known_icdf(value)
+        return super().icdf(value) if quantiles is None else quantiles
 
     @property
     def median(self) -> Tensor:
@@ -224,18 +225,18 @@ class Summaries(TorchDistribution):
         self._require_numbers("median")
         return self.icdf(torch.full_like(self._like, 0.5))
 
-    def _moment_about(self, n: int, centre: Tensor) -> Tensor:
-        """Return E[(t - centre)^n] (*batch)."""
-        known = self._known_moment(n, centre)
-        return self.expect(lambda t: (t - centre) ** n) if known is None else known
+    def _moment_about(self, n: int, center: Tensor) -> Tensor:
+        """Return E[(t - center)^n] (*batch)."""
+        moment = self._known_moment(n, center)
+        return self.expect(lambda t: (t - center) ** n) if moment is None else moment
 
     def _central_moment(self, n: int, standardized: bool = False) -> Tensor:
         """Return E[(t - mean)^n] (*batch), NaN where there is no mean, or that over stddev^n."""
         mean = self.mean
         exists = mean.isfinite()
-        found = self._moment_about(n, torch.where(exists, mean, 0.0))
-        found = torch.where(exists, found, math.nan)
-        return found / self.variance ** (n / 2) if standardized else found
+        moment = self._moment_about(n, torch.where(exists, mean, 0.0))
+        moment = torch.where(exists, moment, math.nan)
+        return moment / self.variance ** (n / 2) if standardized else moment
 
     def moment(self, n: int, central: bool = False) -> Tensor:
         """Return E[t^n], or with `central` E[(t - mean)^n], (*batch).
@@ -319,7 +320,7 @@ class Summaries(TorchDistribution):
             p = self.to_float64().expand(shape)
             return mass_above(p, value.expand(shape), p._breakpoints()).to(self._like.dtype)
 
-    # What policies ask for
+    # Methods for policies of reinforcement learning
 
     @property
     def deterministic_sample(self) -> Tensor:

@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, cast
 
-import pyro.distributions
 import torch
 from torch import Size, Tensor
 from torch.distributions import (
@@ -12,7 +12,10 @@ from torch.distributions import (
     Distribution,
     Gamma,
     Independent,
+    Kumaraswamy,
+    LowRankMultivariateNormal,
     TransformedDistribution,
+    Uniform,
     constraints,
 )
 from torch.distributions.constraints import Constraint
@@ -31,7 +34,8 @@ from ._line.engine import (
     IntegratedDistribution,
     or_infinite,
 )
-from ._line.laws import Law, torch_law
+from ._line.laws import Law
+from ._torch_laws import facts_of, torch_class
 from .base import SoftmaxDistribution, SparseDistribution, select_batch, selection
 from .beta_gaussian import BetaGaussian
 from .elliptical import MultivariateNormal
@@ -51,35 +55,32 @@ __all__ = [
     "is_unbounded",
     "law_of",
     "to_float64",
-    "torch_name",
     "wrap",
 ]
 
-# Densities of this package by the names of classes of torch that they take the place of.
-WRAPPERS: dict[str | None, Callable[[Any], SparseDistribution]] = {}
-# Densities that torch's become with their parameters, without checks.
-_STANDARD: dict[str | None, Normal | Laplace] = {
-    "Normal": Normal(0.0, 1.0, validate_args=False),
-    "Laplace": Laplace(0.0, 1.0, validate_args=False),
-}
 # Twice the nodes between two cuts for functions, and for waves.
 _FINE, _WAVES = 64, 512
-# Distributions of torch and Pyro without kinks inside of their supports.
-_SMOOTH = (
-    *("Beta", "Cauchy", "Chi2", "Exponential", "FisherSnedecor", "Gamma", "Gumbel", "HalfCauchy"),
-    *("HalfNormal", "InverseGamma", "Kumaraswamy", "LogNormal", "Pareto", "StudentT", "Weibull"),
-)
 # How much of the mass a rule may miss.
 _LOST = 1e-3
 
 
-def torch_name(p: Distribution) -> str | None:
-    """Return the name of the class if it is one of torch's or Pyro's, else None."""
-    name = type(p).__name__
-    for module in (torch.distributions, pyro.distributions):
-        if getattr(module, name, None) is type(p):
-            return name
-    return None
+def _standard(standard: Normal | Laplace, p: Any) -> SparseDistribution:
+    """Return a density with the parameters of torch's, without checks."""
+    alpha = torch.ones_like(p.loc)
+    return standard._replace(p.batch_shape, loc=p.loc, scale=p.scale, alpha=alpha)
+
+
+# Densities of this package by classes of torch that they take the place of.
+WRAPPERS: dict[type | None, Callable[[Any], SparseDistribution]] = {
+    torch.distributions.Normal: partial(_standard, Normal(0.0, 1.0, validate_args=False)),
+    torch.distributions.Laplace: partial(_standard, Laplace(0.0, 1.0, validate_args=False)),
+    torch.distributions.MultivariateNormal: lambda p: MultivariateNormal(
+        p.loc, scale_tril=p.scale_tril, validate_args=False
+    ),
+    LowRankMultivariateNormal: lambda p: MultivariateNormal(
+        p.loc, p.covariance_matrix, validate_args=False
+    ),
+}
 
 
 def is_discrete(p: Distribution) -> bool:
@@ -122,19 +123,11 @@ def wrap(p: Any) -> SparseDistribution:
         return p
     if is_discrete(p):
         raise ValueError(f"a distribution must be continuous to have a density, got {p}")
-    name = torch_name(p)
-    if name in WRAPPERS:
-        return WRAPPERS[name](p)
-    if name in _STANDARD:
-        alpha = torch.ones_like(p.loc)
-        return _STANDARD[name]._replace(p.batch_shape, loc=p.loc, scale=p.scale, alpha=alpha)
-    if name == "MultivariateNormal":
-        return MultivariateNormal(p.loc, scale_tril=p.scale_tril, validate_args=False)
-    if name == "LowRankMultivariateNormal":
-        return MultivariateNormal(p.loc, p.covariance_matrix, validate_args=False)
+    if (wrapper := WRAPPERS.get(torch_class(p))) is not None:
+        return wrapper(p)
     if isinstance(p, Independent) and len(p.event_shape) == 1:
         base: Any = p.base_dist
-        if torch_name(base) == "Normal" or type(base) is Normal:
+        if torch_class(base) is torch.distributions.Normal or type(base) is Normal:
             scale_tril = base.scale.diag_embed()
             return MultivariateNormal(base.loc, scale_tril=scale_tril, validate_args=False)
     return TorchMultivariate(p) if p.event_shape else TorchUnivariate(p)
@@ -265,28 +258,11 @@ def law_of(p: Any) -> Law | None:
     if type(p) is Normal or type(p) is Laplace:
         return Law(type(p).__name__.lower(), p.loc, p.scale)
     if type(p) is TorchUnivariate:
-        return torch_law(p.base, torch_name(p.base))
+        return facts_of(p.base).law(p.base)
     if type(p) is BetaGaussian and p._fixed_exponent == 0:
         low, high = p.loc - p.scale, p.loc + p.scale
         return Law("uniform", low, high - low, lower=low, upper=high)
     return None
-
-
-def tail_index(p: Any) -> Tensor | float:
-    """Return the order (*batch) from which moments of a distribution of torch do not exist.
-
-    It is the power with which the mass in its tails decays, infinite for other distributions.
-    """
-    name = torch_name(p)
-    if name in ("Cauchy", "HalfCauchy"):
-        return 1.0
-    if name == "StudentT":
-        return p.df
-    if name == "Pareto":
-        return p.alpha
-    if name == "InverseGamma":
-        return p.concentration
-    return p.df2 / 2 if name == "FisherSnedecor" else math.inf
 
 
 def _has_gamma(p: object) -> bool:
@@ -328,7 +304,7 @@ class TorchDensity(SoftmaxDistribution):
     def __init__(self, base: Distribution) -> None:
         self._sampler: Any = map_tensors(base, lambda x: x, _validate_args=False)
         # Torch's univariate formulas are inaccurate in float32. Classes of users are not converted.
-        double = not base.event_shape and torch_name(base) is not None
+        double = not base.event_shape and torch_class(base) is not None
         self.base: Any = map_tensors(self._sampler, in_float64) if double else self._sampler
         self._ones = torch.ones(base.batch_shape, **_options(self.base))
         super().__init__(base.batch_shape, base.event_shape, validate_args=False)
@@ -509,7 +485,7 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
                 valid = known.isfinite() & (known > 0)
                 if self.ends == (None, None):
                     # A variance that hardly exists says nothing of the middle.
-                    valid = valid & (torch.as_tensor(tail_index(self.base)) > 2.5)
+                    valid = valid & (self.tail_indices()[1] > 2.5)
                 spread = torch.where(valid, known, spread)
         return DoubleExponential(*self.ends, centre, spread)
 
@@ -532,7 +508,7 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
     def _division(self, line: Coordinate) -> Tensor:
         """Return coordinates (J, *batch) of what may be kinks: the mode, at 0, and loc."""
         found = torch.zeros_like(self._like).unsqueeze(0)
-        if torch_name(self.base) in _SMOOTH:
+        if facts_of(self.base).is_smooth:
             return found[:0]
         loc = self._known("loc")
         return found if loc is None else torch.cat([found, line.onto(loc).expand_as(found)])
@@ -571,7 +547,7 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
         return cast(Law, self._law).log_mass(start, end)
 
     def _closed_form(self, name: str) -> Tensor | None:
-        if name == "mode" and torch_name(self.base) == "Kumaraswamy":
+        if name == "mode" and torch_class(self.base) is Kumaraswamy:
             return None  # torch's is NaN
         return self._known(name, call=name == "entropy")
 
@@ -580,10 +556,9 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
 
     def tail_indices(self) -> tuple[Tensor, Tensor]:
         """Return the orders (*batch) from which moments do not exist, by the tail on each side."""
-        index = tail_index(self.base)
-        both = torch_name(self.base) in ("Cauchy", "StudentT")
-        infinite = torch.full_like(self._like, math.inf)
-        return index + 0 * self._like if both else infinite, index + 0 * self._like
+        below, above = facts_of(self.base).tails(self.base)
+        zero = torch.zeros_like(self._like)
+        return zero + below, zero + above
 
     def to_float64(self) -> SparseDistribution:
         return self._twin() or super().to_float64()
@@ -600,7 +575,7 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
 
     def _twin(self) -> BetaGaussian | None:
         """Return a uniform density in the class that has closed forms of expectations."""
-        if torch_name(self.base) != "Uniform":
+        if torch_class(self.base) is not Uniform:
             return None
         lower, upper = self.intervals[..., 0, :].unbind(-1)
         return BetaGaussian((lower + upper) / 2, (upper - lower) / 2, math.inf, validate_args=False)

@@ -61,8 +61,8 @@ class SparseDistribution(Summaries):
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]]
     has_rsample = True
-    # What `_map` changes besides the parameters: tensors, or None, with the number of dimensions of
-    # one event of each, and densities of the same batch. Copies drop the lazy properties.
+    # Attributes that `_map` changes besides the parameters: tensors, or None, with the number of
+    # dimensions of one event of each; densities of the same batch. Copies drop the lazy properties.
     _tensors: ClassVar[dict[str, int]] = {}
     _members: ClassVar[tuple[str, ...]] = ()
     _caches: ClassVar[tuple[str, ...]] = ()
@@ -108,8 +108,8 @@ class SparseDistribution(Summaries):
         """
         raise NotImplementedError
 
-    # Hooks, as those of `Summaries`: None where the class knows no more than its `rsample`, the
-    # nodes of `quadrature` and the tensors that it names.
+    # Hooks, as in `Summaries`: a class that answers None is sampled by `rsample` and integrated by
+    # `quadrature`.
 
     def _known_draws(self, sample_shape: _size) -> Tensor | None:
         """Return samples (*sample, *batch, *event), without gradients."""
@@ -119,7 +119,7 @@ class SparseDistribution(Summaries):
         return self._expect_at_nodes(psi, order)
 
     def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
-        """Return what `generalized_covariance` does."""
+        """Return the covariance of `generalized_covariance`, whose arguments are checked."""
         raise NotImplementedError
 
     def sample(self, sample_shape: _size = Size()) -> Tensor:
@@ -134,9 +134,9 @@ class SparseDistribution(Summaries):
         """
         sample_shape = require_shape("sample_shape", sample_shape)
         with torch.no_grad():
-            known = self._known_draws(sample_shape)
-            drawn: Tensor = super().sample(sample_shape) if known is None else known
-        return drawn.detach()  # a replayed trace of torch.jit ignores no_grad
+            draws = self._known_draws(sample_shape)
+            samples: Tensor = super().sample(sample_shape) if draws is None else draws
+        return samples.detach()  # a replayed trace of torch.jit ignores no_grad
 
     def _extended_shape(self, sample_shape: _size = Size()) -> Size:
         """Return the shape of samples, or raise ValueError for a shape that is none."""
@@ -147,7 +147,9 @@ class SparseDistribution(Summaries):
         return torch.exp(self.log_prob(value))
 
     def tsallis_entropy(self) -> Tensor:
-        r"""$-\Omega_\alpha(p) = (1 - \int p^\alpha)/(\alpha(\alpha - 1))$; Shannon's at 1 (*batch).
+        r"""Return $-\Omega_\alpha(p) = (1 - \int p^\alpha)/(\alpha(\alpha - 1))$ (*batch).
+
+        At alpha = 1 it is Shannon's entropy.
 
         References:
             Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 6.
@@ -334,7 +336,7 @@ class SparseDistribution(Summaries):
         return self._map(exact, self.batch_shape)._replace(_validate_args=False)
 
     def _map(self, change: Callable[[Any, Size], Any], batch_shape: Size) -> Self:
-        """Return the density of another batch shape with what it holds changed.
+        """Return the density of another batch shape, with its tensors and members changed.
 
         The function receives each tensor and the shape of one event of it, and each density.
         """
@@ -389,8 +391,8 @@ def selection(index: Any) -> Callable[[Any, Size], Any]:
 def select_batch(p: Any, shape: Size, take: Callable[[Tensor, Size], Tensor]) -> Any:
     """Return a distribution of torch of the batch that `take` selects.
 
-    Tensors that it holds begin with its batch, or broadcast against batch and event, as those of
-    transforms do.
+    Tensors that it holds begin with its batch, or broadcast against batch and event, as the tensors
+    of transforms do.
     """
     batch, dims = p.batch_shape, len(p.event_shape)
     rank = len(batch)
@@ -437,7 +439,7 @@ class StandardizedDistribution(SparseDistribution):
         raise NotImplementedError
 
     def _log_det(self) -> Tensor:
-        r"""$\log|\det A|$ (*batch)."""
+        r"""Return $\log|\det A|$ (*batch)."""
         raise NotImplementedError
 
     def _standardize(self, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -449,18 +451,18 @@ class StandardizedDistribution(SparseDistribution):
         raise NotImplementedError
 
     def _peak_score(self) -> Tensor | float:
-        """Score at the mode."""
+        """Return the score at the mode."""
         return 0.0
 
     def _covariance(self, phi: Basis, psi: Basis) -> Tensor:
-        r"""Covariance of $\phi$ and $\psi$ under this density, (*batch, M, N)."""
+        r"""Return the covariance of $\phi$ and $\psi$ under this density, (*batch, M, N)."""
         raise NotImplementedError
 
     def escort(self, beta: Tensor | float | None = None) -> "StandardizedDistribution":
         raise NotImplementedError
 
     def _node_count(self, order: int) -> int:
-        """Number of nodes of `quadrature(order)`."""
+        """Return the number of nodes of `quadrature(order)`."""
         raise NotImplementedError
 
     def _known_expect(self, psi: Basis, order: int) -> Tensor:
@@ -508,7 +510,8 @@ class StandardizedDistribution(SparseDistribution):
         return torch.cat(blocks).unflatten(0, self.batch_shape)
 
     def _log_escort(self, log_p: Tensor) -> Tensor:
-        r"""$\log_{2-\alpha} p$, accurate as alpha tends to 1 and to infinity."""
+        r"""Return $\log_{2-\alpha} p$, accurate as alpha tends to 1 and to infinity."""
+        # (p^s - 1)/s = log p (e^x - 1)/x with s = alpha - 1 and x = s log p.
         slope = (self.alpha - 1).clamp(max=1e30)
         finite = slope * log_p < math.log(torch.finfo(log_p.dtype).max)
         log_p = torch.where(finite, log_p, 0.0)
@@ -516,12 +519,12 @@ class StandardizedDistribution(SparseDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """The centre (*batch, *event)."""
+        """The center (*batch, *event)."""
         return self.loc
 
     @property
     def mode(self) -> Tensor:
-        """The centre (*batch, *event)."""
+        """The center (*batch, *event)."""
         return self.loc
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -531,7 +534,7 @@ class StandardizedDistribution(SparseDistribution):
         return torch.where(inside, self._log_standard(size) - self._log_det(), -math.inf)
 
     def entropy(self) -> Tensor:
-        """Shannon entropy (*batch)."""
+        """Return the Shannon entropy (*batch)."""
         return self.generator.entropy() + self._log_det()
 
     @property
@@ -545,12 +548,14 @@ class StandardizedDistribution(SparseDistribution):
         return self._peak_score() - self._log_escort(log_peak)
 
     def tsallis_entropy(self) -> Tensor:
+        # -log_{2-alpha}(x)/alpha of x = (int p^alpha)^(1/(alpha - 1)), which has a limit at 1.
         log_mean = self.generator.log_mean_power() - self._log_det()
         return -self._log_escort(log_mean) / self.alpha.clamp(max=1e30)
 
     def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
         covariance = self.escort(beta)._covariance(phi, psi)
         power = 2 - self.alpha if beta is None else beta
+        # ||p||_beta^beta = int p^beta, with dt = |det A| dx.
         log_norm = self.generator.log_power_integral(power) + (1 - power) * self._log_det()
         norm = torch.exp(log_norm)[..., None, None]
         # The gradient of an infinite product would be NaN; it is zero.
@@ -575,15 +580,15 @@ class SoftmaxDistribution(SparseDistribution):
 
     @property
     def log_normalizer(self) -> Tensor:
-        """The normaliser of `score`: 0 (*batch)."""
+        """The normalizer of `score`: 0 (*batch)."""
         return torch.zeros_like(self._like)
 
     def tsallis_entropy(self) -> Tensor:
-        """The Shannon entropy (*batch), as alpha is 1."""
+        """Return the Shannon entropy (*batch), as alpha is 1."""
         return self.entropy()
 
     def escort(self, beta: Tensor | float | None = None) -> Self:
-        """The density itself; a power of it is not in the family.
+        """Return the density itself; a power of it is not in the family.
 
         Raises:
             ValueError: `beta` other than 1.

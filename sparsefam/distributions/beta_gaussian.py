@@ -107,6 +107,7 @@ class PowerDistribution(SymmetricDistribution):
         m, k = self._fixed_exponent, self._kind.order
         if m is None or m > _LARGEST_CLOSED or m != int(m):
             return None
+        # (1 - |x|^k)^m by the binomial theorem, over its integral.
         coefficients, mass = [0.0] * (k * int(m) + 1), 0.0
         for j in range(int(m) + 1):
             coefficients[k * j] = math.comb(int(m), j) * (-1) ** j
@@ -136,7 +137,7 @@ class BetaGaussian(PowerDistribution):
     `scipy.stats.semicircular(loc, scale)`.
 
     Args:
-        loc: Centre $\mu$ (*batch).
+        loc: Center $\mu$ (*batch).
         scale: Half-width $s > 0$ of the support (*batch).
         alpha: Entropic index in (1, inf], (*batch); it may require grad. A Python number selects
             closed forms if the exponent is an integer up to 3.
@@ -223,7 +224,7 @@ class TruncatedParabola(BetaGaussian):
     Equivalent to `scipy.stats.rdist(4, loc, scale)`: the Epanechnikov kernel.
 
     Args:
-        loc: Centre $\mu$ (*batch).
+        loc: Center $\mu$ (*batch).
         scale: Half-width $s > 0$ of the support (*batch).
         validate_args: As in torch.distributions.
 

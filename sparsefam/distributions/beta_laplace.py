@@ -25,7 +25,7 @@ class BetaLaplace(PowerDistribution):
     Equivalent to a random sign times `scipy.stats.beta(1, m + 1, 0, scale)`, shifted by `loc`.
 
     Args:
-        loc: Centre $\mu$ (*batch).
+        loc: Center $\mu$ (*batch).
         scale: Half-width $s > 0$ of the support (*batch).
         alpha: Entropic index in (1, inf], (*batch); it may require grad. A Python number selects
             closed forms if the exponent is an integer up to 3.
@@ -92,7 +92,7 @@ class Triangular(BetaLaplace):
     `tfp.distributions.Triangular(low=loc - scale, high=loc + scale, peak=loc)`.
 
     Args:
-        loc: Centre $\mu$ (*batch).
+        loc: Center $\mu$ (*batch).
         scale: Half-width $s > 0$ of the support (*batch).
         validate_args: As in torch.distributions.
 

@@ -27,7 +27,7 @@ class SparseCategorical(SparseDistribution):
     Equivalent to `torch.distributions.Categorical` where all probabilities are positive.
 
     Args:
-        probs: Nonnegative weights (*batch, K), which are normalised to sum to one.
+        probs: Nonnegative weights (*batch, K), which are normalized to sum to one.
         alpha: Entropic index of their prediction map (*batch).
         validate_args: As in torch.distributions.
 
@@ -119,6 +119,7 @@ class SparseCategorical(SparseDistribution):
 
     def tsallis_entropy(self) -> Tensor:
         r"""Return $-\Omega_\alpha(p)$ (*batch)."""
+        # (1 - sum p^alpha)/(alpha (alpha - 1)) = -sum p log_{2-alpha}(p)/alpha.
         alpha = self.alpha.unsqueeze(-1)
         safe = torch.where(self.probs > 0, self.probs, 1.0)
         return -(self.probs * log_beta(safe, 2 - alpha)).sum(-1) / self.alpha

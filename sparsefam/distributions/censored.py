@@ -1,4 +1,4 @@
-"""Densities of which what lies beyond an end is moved onto it."""
+"""Censored densities: the mass beyond an end is moved onto it."""
 
 import math
 from collections.abc import Callable
@@ -93,11 +93,11 @@ class Censored(MixedDistribution):
 
     def _atoms(self) -> tuple[Tensor, Tensor]:
         ends, (first, last) = torch.stack(self._ends()), self._base_ends()
-        some = ends.isfinite() & torch.stack([ends[0] > first, ends[1] < last])
+        present = ends.isfinite() & torch.stack([ends[0] > first, ends[1] < last])
         base: Any = self.base
         inner = base._inside() if isinstance(base, TorchUnivariate) else 0.0
-        log_masses = self._log_beyond(*torch.where(some, ends, inner))
-        masses = torch.where(some, log_masses, -math.inf)
+        log_masses = self._log_beyond(*torch.where(present, ends, inner))
+        masses = torch.where(present, log_masses, -math.inf)
         return torch.where(ends.isfinite(), ends, 0.0), masses
 
     def _log_beyond(self, low: Tensor, high: Tensor) -> Tensor:
@@ -113,9 +113,9 @@ class Censored(MixedDistribution):
         )
         return torch.stack([p._log_mass for p in tails])
 
-    def _part(self) -> tuple[Truncated, Tensor]:
-        part = Truncated(self.base, *self._ends(), validate_args=False)
-        return part, part._log_mass
+    def _continuous(self) -> tuple[Truncated, Tensor]:
+        inner = Truncated(self.base, *self._ends(), validate_args=False)
+        return inner, inner._log_mass
 
     def _intervals(self) -> Tensor:
         low, high = self.low.unsqueeze(-1), self.high.unsqueeze(-1)
@@ -123,7 +123,10 @@ class Censored(MixedDistribution):
         return torch.stack([clamp(x, low, high) for x in inner.unbind(-1)], -1)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log mass at an end, log density between the ends, and -inf with zero gradient beyond."""
+        """Return the log mass at an end, and the log density of the base between the ends.
+
+        It is -inf with zero gradient beyond them.
+        """
         self._check_value(value)
         t = torch.clamp(value.double(), *(x.detach() for x in self._ends()))
         log_p = self.base.log_prob(t)
@@ -133,7 +136,7 @@ class Censored(MixedDistribution):
         return self._as_given(log_p, value)
 
     def _known_tail(self, value: Tensor, upper: Tensor, log: bool) -> Tensor:
-        # The base's between the ends, and beyond them none or all.
+        # The tail of the base between the ends; beyond them all of the mass, or none.
         inside = (self.low <= value) & (value < self.high)
         none, every = (-math.inf, 0.0) if log else (0.0, 1.0)
         outside = torch.where((value < self.low) == upper, every, none)

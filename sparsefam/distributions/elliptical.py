@@ -53,6 +53,7 @@ def _lower_factor(rows: Tensor) -> Tensor:
 
 def _inverse_factor(factor: Tensor) -> Tensor:
     """Return the Cholesky factor of the inverse of factor factor', both (*batch, D, D)."""
+    # (L L')^-1 = L^-T L^-1, in the rows of L^-T.
     unit = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
     inverse = torch.linalg.solve_triangular(factor, unit.expand_as(factor), upper=False)
     return _lower_factor(inverse.mT)
@@ -62,7 +63,7 @@ class EllipticalDistribution(StandardizedDistribution):
     r"""Density $p(t) = q(|L^{-1}(t - \mu)|^2)/|L|$ of vectors.
 
     Args:
-        loc: Centre $\mu$ (*batch, D).
+        loc: Center $\mu$ (*batch, D).
         scale_tril: $L$ (*batch, D, D), lower triangular with a positive diagonal.
         alpha: Entropic index (*batch).
         validate_args: As in torch.distributions.
@@ -206,6 +207,7 @@ class EllipticalDistribution(StandardizedDistribution):
     def precision_matrix(self) -> Tensor:
         """Inverse of the covariance matrix (*batch, D, D)."""
         unit = torch.eye(self.event_shape[0], dtype=self.loc.dtype, device=self.loc.device)
+        # (c L L')^-1 = L^-T L^-1 / c.
         inverse = torch.linalg.solve_triangular(self.scale_tril, unit, upper=False)
         return inverse.mT @ inverse / self.generator.moments()[0][..., None, None]
 
@@ -256,7 +258,7 @@ class EllipticalDistribution(StandardizedDistribution):
         normal.
 
         Args:
-            indices: The coordinates that are known; negative ones count from the end.
+            indices: The coordinates with given values; negative ones count from the end.
             value: Their values (*batch, k) in the order of `indices`; batches broadcast.
 
         Returns:
@@ -270,22 +272,22 @@ class EllipticalDistribution(StandardizedDistribution):
             Cambanis, Huang and Simons (1981), On the theory of elliptically contoured
             distributions, Cor. 5. J. Multivariate Anal. 11.
         """
-        known = self._coordinates(indices)
-        others = [i for i in range(self.event_shape[0]) if i not in known]
-        k = len(known)
+        given = self._coordinates(indices)
+        others = [i for i in range(self.event_shape[0]) if i not in given]
+        k = len(given)
         if not others:
             raise ValueError(f"indices must leave a coordinate to be unknown, got {indices}")
         if not isinstance(value, Tensor) or value.shape[-1:] != (k,):
             raise ValueError(f"value must be a tensor (*batch, {k}), got {value!r}")
-        loc, factor = self._rows(known + others)
-        value, centre = broadcast_arguments(value=value, loc=loc[..., :k])
-        offset = (value - centre).unsqueeze(-1)
+        loc, factor = self._rows(given + others)
+        value, center = broadcast_arguments(value=value, loc=loc[..., :k])
+        offset = (value - center).unsqueeze(-1)
         v = torch.linalg.solve_triangular(factor[..., :k, :k], offset, upper=False)
-        left = 1 - v.square().sum(-2, keepdim=True) / self.generator.edge
+        remainder = 1 - v.square().sum(-2, keepdim=True) / self.generator.edge
         if self._validate_args:
-            require(left > 0, "value", "inside the support", value)
-        centre = loc[..., k:] + (factor[..., k:, :k] @ v).squeeze(-1)
-        return self._of_coordinates(centre, left.sqrt() * factor[..., k:, k:], 0)
+            require(remainder > 0, "value", "inside the support", value)
+        center = loc[..., k:] + (factor[..., k:, :k] @ v).squeeze(-1)
+        return self._of_coordinates(center, remainder.sqrt() * factor[..., k:, k:], 0)
 
     def _coordinates(self, indices: int | Sequence[int]) -> list[int]:
         """Return coordinates as distinct numbers from 0, or raise ValueError."""
@@ -299,7 +301,7 @@ class EllipticalDistribution(StandardizedDistribution):
         return kept
 
     def _rows(self, indices: list[int]) -> tuple[Tensor, Tensor]:
-        """Return the centre and the Cholesky factor of some coordinates, in their order."""
+        """Return the center and the Cholesky factor of some coordinates, in their order."""
         index = torch.tensor(indices, device=self.loc.device)
         rows = self.scale_tril.index_select(-2, index)
         return self.loc.index_select(-1, index), _lower_factor(rows)
@@ -327,14 +329,15 @@ class EllipticalDistribution(StandardizedDistribution):
         """Return the rule of `quadrature` with `more` radii in addition."""
         require_integer("order", order, 1, _LARGEST_ORDER)
         dim, batch = self.event_shape[0], self.batch_shape
-        directions, shares = direction_rule(dim, order, self.loc)
+        directions, direction_weights = direction_rule(dim, order, self.loc)
         radii, weights = (
             x.reshape(x.shape[0], *(x.shape[1:] or (1,) * len(batch)))
             for x in self.generator.radial_rule(radial_count(dim, order) + more)
         )
+        # t = loc + r L d for radii r and directions d.
         steps = (directions @ self.scale_tril.mT).movedim(-2, 0).unsqueeze(1)
         nodes = self.loc + radii.unsqueeze(-1) * steps
-        weights = shares.reshape(-1, 1, *(1,) * len(batch)) * weights
+        weights = direction_weights.reshape(-1, 1, *(1,) * len(batch)) * weights
         return nodes.flatten(0, 1), weights.expand(nodes.shape[:-1]).flatten(0, 1)
 
     def _node_count(self, order: int) -> int:
@@ -375,7 +378,7 @@ class MultivariateBetaGaussian(EllipticalDistribution):
     $u/|u|$ is `scipy.stats.uniform_direction(D)`.
 
     Args:
-        loc: Centre $\mu$ (*batch, D).
+        loc: Center $\mu$ (*batch, D).
         scale_tril: $L$ (*batch, D, D), lower triangular with a positive diagonal: it maps the unit
             ball onto the support.
         alpha: Entropic index in (1, inf], (*batch); it may require grad.
@@ -485,7 +488,7 @@ class TruncatedParaboloid(MultivariateBetaGaussian):
     Equivalent to the Epanechnikov kernel in D dimensions.
 
     Args:
-        loc: Centre $\mu$ (*batch, D).
+        loc: Center $\mu$ (*batch, D).
         scale_tril: $L$ (*batch, D, D), lower triangular with a positive diagonal: it maps the unit
             ball onto the support.
         validate_args: As in torch.distributions.

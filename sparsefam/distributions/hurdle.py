@@ -56,29 +56,29 @@ class Hurdle(MixedDistribution):
         super().__init__(self.gate.shape, validate_args=validate_args)
 
     @property
-    def _log_rest(self) -> Tensor:
+    def _log_complement(self) -> Tensor:
         """Logarithm of 1 - gate in float64; -inf with zero gradient where it is 0."""
         gate = self.gate.double()
-        some = gate < 1
-        return torch.where(some, torch.log1p(-torch.where(some, gate, 0.0)), -math.inf)
+        positive = gate < 1
+        return torch.where(positive, torch.log1p(-torch.where(positive, gate, 0.0)), -math.inf)
 
     def _atoms(self) -> tuple[Tensor, Tensor]:
         log_gate = log_positive(self.gate.double()).unsqueeze(0)
         return torch.zeros_like(log_gate), log_gate
 
-    def _part(self) -> tuple[Any, Tensor]:
-        return self.base, self._log_rest
+    def _continuous(self) -> tuple[Any, Tensor]:
+        return self.base, self._log_complement
 
     def _intervals(self) -> Tensor:
         inner = intervals_of(self.base).to(self._like.dtype)
         return torch.cat([inner, torch.zeros_like(inner[..., :1, :])], -2)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log mass at 0, elsewhere a log density; -inf with zero gradient off the support."""
+        """Return the log mass at 0, else a log density; -inf with zero gradient off the support."""
         self._check_value(value)
-        log_p, log_rest = self.base.log_prob(value), self._log_rest
-        some = (log_p > -math.inf) & (log_rest > -math.inf)
-        log_p = torch.where(some, log_p + log_rest, -math.inf)
+        log_p, log_complement = self.base.log_prob(value), self._log_complement
+        inside = (log_p > -math.inf) & (log_complement > -math.inf)
+        log_p = torch.where(inside, log_p + log_complement, -math.inf)
         return self._as_given(torch.where(value == 0, self._atoms()[1][0], log_p), value)
 
     def _known_tail(self, value: Tensor, upper: Tensor, log: bool) -> Tensor:
@@ -86,13 +86,13 @@ class Hurdle(MixedDistribution):
         if not log:
             tail = (1 - gate) * self.base._tail(t, upper)
             return self._as_given(torch.where(has_atom, gate, 0.0) + tail, value)
-        # The tail without the atom.
-        bare = self._log_rest + self.base._log_tail(t, upper ^ has_atom)
+        # The tail without the atom; with it a large tail is 1 less the tail on the other side.
+        bare = self._log_complement + self.base._log_tail(t, upper ^ has_atom)
         bare = torch.where(bare > -math.inf, bare, -math.inf)
         with_atom = gate + (1 - gate) * self.base._tail(t, upper)
         large = has_atom & (with_atom > 0.5)
-        rest = torch.log1p(-torch.where(large, bare, -math.inf).exp())
-        with_atom = torch.where(large, rest, log_positive(with_atom))
+        log_large = torch.log1p(-torch.where(large, bare, -math.inf).exp())
+        with_atom = torch.where(large, log_large, log_positive(with_atom))
         return self._as_given(torch.where(has_atom, with_atom, bare), value)
 
     def _known_icdf(self, value: Tensor) -> Tensor:
@@ -100,9 +100,10 @@ class Hurdle(MixedDistribution):
         zero = torch.zeros_like(gate)
         start = (1 - gate) * self.base._tail(zero, zero > 0)
         below, above = q < start, q > start + gate
-        rest = torch.where(gate < 1, 1 - gate, 1.0)
-        share = torch.where(below, q / rest, torch.where(above, 1 - (1 - q) / rest, 0.5))
-        t = self.base.icdf(share.clamp(0, 1))
+        complement = torch.where(gate < 1, 1 - gate, 1.0)
+        level = torch.where(above, 1 - (1 - q) / complement, 0.5)
+        level = torch.where(below, q / complement, level)
+        t = self.base.icdf(level.clamp(0, 1))
         return self._as_given(torch.where(below | above, t, 0.0), value)
 
     @property
@@ -116,13 +117,14 @@ class Hurdle(MixedDistribution):
 
     def _draw(self, draw: Callable[[_size], Tensor], sample_shape: _size) -> Tensor:
         t, gate = draw(sample_shape), self.gate.double()
-        some = torch.rand(t.shape, dtype=t.dtype, device=t.device) >= gate
-        t = torch.where(some, t, 0.0)
+        nonzero = torch.rand(t.shape, dtype=t.dtype, device=t.device) >= gate
+        t = torch.where(nonzero, t, 0.0)
         if not (torch.is_grad_enabled() and gate.requires_grad):
             return t
-        # The quantile moves with the gate, too.
+        # From (1 - gate) F(t) + gate [t >= 0] = u at a fixed probability u:
+        # dt/dgate = (F(t) - [t >= 0]) / ((1 - gate) q(t)).
         with torch.no_grad():
-            x = torch.where(some, t, 1.0)
+            x = torch.where(nonzero, t, 1.0)
             excess = self.base.cdf(x) - (x >= 0).to(x)
-            rate = torch.where(some, excess / ((1 - gate) * self.base.prob(x)), 0.0)
+            rate = torch.where(nonzero, excess / ((1 - gate) * self.base.prob(x)), 0.0)
         return t + rate * (gate - gate.detach())

@@ -36,9 +36,9 @@ from .base import SparseDistribution
 
 __all__ = ["KernelDeformedExp", "KernelDistribution", "KernelExp"]
 
-# The share of a moment that its integrand times the distance may be at the end of the mesh.
+# How large the integrand times the distance may be at an end of the mesh, relative to a moment.
 _LEFT = 1e-4
-# Steps of the search for a mode, and the ratio of one's distance between neighbours to the last's.
+# Steps of the search for a mode, and the ratio of one's distance between neighbors to the last's.
 _STEPS, _SHRINKAGE = 40, 0.6
 
 
@@ -88,11 +88,11 @@ class KernelDistribution(SparseDistribution):
         super().__init__(batch, Size([dim] if dim > 1 else []), validate_args=validate_args)
 
     def _solve(self, alpha: Tensor | float, inside: bool = True, **options: Any) -> None:
-        """Normalise, with gradients also where none are asked for now."""
+        """Normalize, with gradients also where none are asked for now."""
         alpha, validate = self.alpha if isinstance(alpha, Tensor) else alpha, self._validate_args
         with torch.enable_grad():
-            parts = self.weights, self.features, self.base, alpha, inside
-            self._solution = solve(*parts, validate=bool(validate), **options)
+            arguments = self.weights, self.features, self.base, alpha, inside
+            self._solution = solve(*arguments, validate=bool(validate), **options)
 
     @classmethod
     def from_score(cls, score: FeatureExpansion, *args: Any, **options: Any) -> Self:
@@ -100,7 +100,7 @@ class KernelDistribution(SparseDistribution):
 
         Args:
             score: The `KernelExpansion` or `BasisExpansion`.
-            args: What the constructor takes after the kernel, such as `base`.
+            args: Arguments of the constructor after the kernel, such as `base`.
             options: The same by name.
 
         Raises:
@@ -165,30 +165,32 @@ class KernelDistribution(SparseDistribution):
         return self._solution.log_density(self._lift(value))
 
     @property
-    def _share(self) -> Tensor:
+    def _score_factor(self) -> Tensor:
         """The factor (*batch) of f in the score of the prediction map with this alpha."""
-        own = self._solution.batched_power().factor_of_log
+        # p^(alpha - 1) = Z^(1 - alpha) [1 + eps (f - A)] relative to the base: its slope in f over
+        # alpha - 1, in which k eps has a limit as eps tends to 0.
+        s, power_factor = self._solution, self._solution.batched_power().factor_of_log
         rule = "finite for a score to be determined"
-        require(torch.as_tensor(own != 0), "alpha", rule, self.alpha)
-        share = own * torch.exp(-(self.alpha - 1) * self._solution.batched(self._solution.Z.log()))
-        return share.to(self.weights.dtype)
+        require(torch.as_tensor(power_factor != 0), "alpha", rule, self.alpha)
+        factor = power_factor * torch.exp(-(self.alpha - 1) * s.batched(s.Z.log()))
+        return factor.to(self.weights.dtype)
 
     @property
     def log_normalizer(self) -> Tensor:
         r"""$A_\alpha$ in $p = \exp_{2-\alpha}(score - A_\alpha)$ relative to the base (*batch)."""
-        return self._log_mass + self._share * self._solution.batched(self._solution.A)
+        return self._log_mass + self._score_factor * self._solution.batched(self._solution.A)
 
     @property
     def _log_mass(self) -> Tensor:
-        """The deformed logarithm of Z (*batch), what A is without that of f."""
+        """The deformed logarithm of Z (*batch): A of the score 0."""
         log_mass = self._solution.Z.log().reshape(self.batch_shape)
-        rest = log_mass * expm1_ratio(-(self.alpha - 1) * log_mass)
-        return rest.to(self.weights.dtype)
+        deformed = log_mass * expm1_ratio(-(self.alpha - 1) * log_mass)
+        return deformed.to(self.weights.dtype)
 
     @property
     def score(self) -> FeatureExpansion:
         """The expansion with `rpm(score, alpha, base)` equal to this density."""
-        return self._with_weights(self._share.unsqueeze(-1) * self.weights)
+        return self._with_weights(self._score_factor.unsqueeze(-1) * self.weights)
 
     def _with_weights(self, weights: Tensor) -> FeatureExpansion:
         """Return the expansion with other weights of the same functions."""
@@ -231,7 +233,8 @@ class KernelDistribution(SparseDistribution):
         mesh = self.mesh.for_basis(psi)
         values, nodes = self._values_of(psi, mesh), len(mesh.nodes)
         dtype = torch.promote_types(self._dtype_with(psi), coefficients.dtype)
-        # An exported graph serves any number of densities.
+        # Of the two orders of the product the one with fewer operations; an exported graph, which
+        # serves any number of densities, has one order only.
         fixed = not exported()
         if fixed and nodes * width * (size + count) > count * size * (nodes + width):
             return self._solution.means(values, mesh).to(dtype) @ coefficients.to(dtype)
@@ -239,7 +242,7 @@ class KernelDistribution(SparseDistribution):
 
     def _values_of(self, psi: Basis, mesh: KernelMesh) -> Tensor:
         """Return a basis at the nodes of a mesh (Q, N), in the dtype of sums or a longer one."""
-        # In float32 the rounding of a location may be much of the width of a function.
+        # In float32 the rounding of a location may be comparable to the width of a function.
         values = psi.in_float64(self._lower(mesh.nodes))
         if self.event_shape:  # sums over thousands of nodes lose two digits of float32
             return values
@@ -276,23 +279,23 @@ class KernelDistribution(SparseDistribution):
 
     def _require_moment(self, order: int) -> None:
         """Raise unless the mesh holds nearly all of an absolute moment, which then exists."""
-        # An integrand that falls as |t|^(-1 - a) is, times the distance, a/2 of the missing part.
         if compiled():
             return
         base, mesh = self.mesh.base, self.mesh
         for axis in range(base.dim):
             low, high = base.bounds(axis)
-            open_ends = [place for place, end in ((0, low), (-1, high)) if math.isinf(end)]
+            open_ends = [index for index, end in ((0, low), (-1, high)) if math.isinf(end)]
             if not open_ends:
                 continue
             weights = self._solution.weights_on(mesh).detach().double().flatten(0, 1)
-            places, centre = mesh.nodes[:, axis], base.centre(axis)
-            total = ((places - centre).abs() ** order) @ weights
+            coordinates, center = mesh.nodes[:, axis], base.center(axis)
+            total = ((coordinates - center).abs() ** order) @ weights
             t, lengths = (x.flatten()[open_ends] for x in mesh.axes[axis].rule())
-            last = torch.stack([weights[places == end].sum(0).abs() for end in t], -1) / lengths
-            left = last @ ((t - centre).abs() ** (order + 1))
+            last = torch.stack([weights[coordinates == end].sum(0).abs() for end in t], -1)
+            # Beyond t an integrand g that falls as |t|^(-1 - a) has the integral |t| g(t)/a.
+            tail_bound = (last / lengths) @ ((t - center).abs() ** (order + 1))
             rule = f"so light in its tails that the moment of order {order} exists, within reach"
-            require(left <= _LEFT * total, "base", rule, base.factors[axis])
+            require(tail_bound <= _LEFT * total, "base", rule, base.factors[axis])
 
     @property
     @torch.no_grad()
@@ -302,8 +305,8 @@ class KernelDistribution(SparseDistribution):
 
         def best(t: Tensor) -> Tensor:
             """Return the location (1, *batch, D) of the largest of some densities."""
-            place = log_density(t).argmax(0, keepdim=True)
-            return t.gather(0, place.unsqueeze(-1).expand(1, *self.batch_shape, dim))
+            index = log_density(t).argmax(0, keepdim=True)
+            return t.gather(0, index.unsqueeze(-1).expand(1, *self.batch_shape, dim))
 
         t = best(self._lift(self.quadrature(1)[0]))
         width = torch.stack([axis.breaks.diff().amax() for axis in self.mesh.axes]).to(t)
@@ -318,21 +321,23 @@ class KernelDistribution(SparseDistribution):
         # (1 - int p^alpha)/(alpha (alpha - 1)), and p^(alpha - 1) = 1 + (alpha - 1)(score - A).
         s = self._solution
         mean = sum_nodes(s.weights_on(s.mesh) * s.offsets_on(s.mesh))
-        return (self._log_mass - self._share * s.batched(mean)) / self.alpha
+        return (self._log_mass - self._score_factor * s.batched(mean)) / self.alpha
 
     def entropy(self) -> Tensor:
         r"""Return Shannon's entropy $-\int p \log p\,dt$ (*batch)."""
         s = self._solution
         power, offsets = s.power, s.offsets_on(s.mesh)
+        # -E[log(p/q_0)], where log(p/q_0) = factor_of_log L(f - A) - log Z and "log" is p Z L.
         if power.is_exponential:
             logs = sum_nodes(s.nodal * offsets)
         else:
             logs = sum_nodes(integrals(offsets, s.measure_on(s.mesh), power, ("log",))[0])
-        relative = s.batched(s.Z.log() - power.factor_of_log * logs / s.Z)
+        relative_entropy = s.batched(s.Z.log() - power.factor_of_log * logs / s.Z)
         mesh = s.mesh.graded()
         log_base = mesh.base.log_density(mesh.nodes).unsqueeze(-1)
         log_base = torch.where(log_base.isinf(), 0.0, log_base)
-        return relative - s.means(log_base, mesh).squeeze(-1).to(relative.dtype)
+        base_term = s.means(log_base, mesh).squeeze(-1)
+        return relative_entropy - base_term.to(relative_entropy.dtype)
 
     # Escorts
 
@@ -364,20 +369,21 @@ class KernelDistribution(SparseDistribution):
         r"""Return the $\beta$-covariance of two bases relative to the base (*batch, M, N)."""
         s, mesh = self._solution, self.mesh.for_basis(phi).for_basis(psi)
         if _is_one(beta):
-            found = s.weights_on(mesh)
+            nodal = s.weights_on(mesh)
         else:
-            power, found = self._escort_power(beta), s.escort
+            power, nodal = self._escort_power(beta), s.escort
             exponent = 2 - self.alpha.reshape(-1) if beta is None else float(beta)
             if beta is not None or mesh is not s.mesh:
-                found, _ = integrals(s.offsets_on(mesh), s.measure_on(mesh), power)
-            found = found * torch.exp(-exponent * s.Z.log())
-        weights = found.flatten(0, 1).T.double()
-        left, right = (self._values_of(basis, mesh).double() for basis in (phi, psi))
+                nodal, _ = integrals(s.offsets_on(mesh), s.measure_on(mesh), power)
+            # p^beta = Z^-beta v^beta.
+            nodal = nodal * torch.exp(-exponent * s.Z.log())
+        weights = nodal.flatten(0, 1).T.double()
+        f, g = (self._values_of(basis, mesh).double() for basis in (phi, psi))
         total = weights.sum(-1, keepdim=True)
-        # Both centred: the covariance of a constant is 0 to the last digit.
-        left, right = (x - ((weights @ x) / total).unsqueeze(1) for x in (left, right))
-        found = ((weights.unsqueeze(-1) * left).mT @ right).to(self._dtype_with(phi, psi))
-        return found.reshape(*self.batch_shape, *found.shape[1:])
+        # Both are centered, so that the covariance of a constant is 0 to the last digit.
+        f, g = (x - ((weights @ x) / total).unsqueeze(1) for x in (f, g))
+        covariance = ((weights.unsqueeze(-1) * f).mT @ g).to(self._dtype_with(phi, psi))
+        return covariance.reshape(*self.batch_shape, *covariance.shape[1:])
 
     # Supports, distribution functions and samples
 
@@ -402,12 +408,12 @@ class KernelDistribution(SparseDistribution):
         ends = torch.where(ends.isinf(), math.nan, ends)
         return torch.cat([ends, breaks.expand(*self.batch_shape, -1)], -1)
 
-    def _known_moment(self, n: int, centre: Tensor) -> Tensor:
+    def _known_moment(self, n: int, center: Tensor) -> Tensor:
         self._require_moment(n)
         s, nodes = self._solution, self.mesh.nodes.squeeze(-1)
         weights = s.weights_on(self.mesh).reshape(len(nodes), *self.batch_shape).double()
         nodes = nodes.reshape(-1, *(1,) * len(self.batch_shape))
-        return (weights * (nodes - centre) ** n).sum(0).to(self.weights.dtype)
+        return (weights * (nodes - center) ** n).sum(0).to(self.weights.dtype)
 
     def _known_icdf(self, value: Tensor) -> Tensor:
         return self._line.icdf(value)
@@ -416,7 +422,7 @@ class KernelDistribution(SparseDistribution):
     def has_rsample(self) -> bool:  # type: ignore[override]
         """Whether `rsample` exists: for numbers, if every support is one interval.
 
-        Over a gap the derivative of the quantile function misses how mass moves across;
+        Over a gap the derivative of the quantile function misses the mass that moves across it;
         `rsample_components` is exact.
         """
         return not self.event_shape and self._line.intervals.shape[-2] == 1
@@ -444,7 +450,7 @@ class KernelDistribution(SparseDistribution):
         r"""Draw from every interval of the support, and return the intervals' masses.
 
         Both are differentiable: $\sum_k m_k \phi(t_k)$ has the mean $E_p[\phi]$ and the right
-        gradient, also over gaps, where that of a plain sample is biased.
+        gradient, also over gaps, where the gradient of a plain sample is biased.
 
         Returns:
             Draws (*sample, *batch, K) and masses (*batch, K), 0 where there are fewer intervals.
@@ -480,7 +486,7 @@ class KernelExp(KernelDistribution):
         tolerance: Relative error to which scores are polynomials between nodes; default 1e-5 in
             float32 (1e-6 where so many kernels overlap that large weights cancel) and 1e-11 in
             float64 for numbers, less in more dimensions.
-        mesh: That of another density with the same kernel, inducing points, base and dtype;
+        mesh: The `mesh` of another density with the same kernel, inducing points, base and dtype;
             default: a new one. Required in compiled graphs. On a CPU it is refined where alpha is
             below 1.2 and scores are too peaked for it.
         validate_args: As in torch.distributions.
@@ -562,7 +568,7 @@ class KernelDeformedExp(KernelDistribution):
 
     Raises:
         ValueError: As `KernelExp`; `alpha` outside (1, 2]; another `normalization`; a support that
-            is empty outside, naming the batch indices, or a power too large to be normalised there.
+            is empty outside, naming the batch indices, or a power too large to be normalized there.
 
     References:
         Moreno et al. (2022), Kernel Deformed Exponential Families for Sparse Continuous Attention,
@@ -603,7 +609,7 @@ class KernelDeformedExp(KernelDistribution):
 
         Args:
             region: An `IntervalUnion` without a batch for numbers, a `Region` for vectors, whose
-                mass is that of the nodes inside.
+                mass is the sum over the nodes inside.
 
         Raises:
             ValueError: Another region, or one where a density has no mass.
@@ -618,7 +624,7 @@ class KernelDeformedExp(KernelDistribution):
         require(mass > 0, "region", "where each density has mass", mass)
         alpha = self.alpha if isinstance(eps, Tensor) else 1 + eps
         # p^(alpha - 1) is linear in the score, relative to the base.
-        factor = self._share * mass ** (1 - self.alpha)
+        factor = self._score_factor * mass ** (1 - self.alpha)
         score = self._with_weights(factor.unsqueeze(-1) * self.weights)
         return KernelDeformedExp.from_score(
             score, base, alpha, mesh=mesh, validate_args=self._validation
@@ -644,9 +650,10 @@ class KernelEscort(KernelDistribution):
     def __init__(self, parent: KernelDistribution, power: Power) -> None:
         self._parent = parent
         alpha = 1 + 1 / torch.as_tensor(power.exponent, dtype=parent.weights.dtype)
-        own = alpha.reshape(parent.batch_shape) if isinstance(power.eps, Tensor) else alpha.item()
-        fixed = parent.weights, parent.features, None, parent.base, own
-        super().__init__(*fixed, parent._validation)
+        is_batch = isinstance(power.eps, Tensor)
+        escort_alpha = alpha.reshape(parent.batch_shape) if is_batch else alpha.item()
+        arguments = parent.weights, parent.features, None, parent.base, escort_alpha
+        super().__init__(*arguments, parent._validation)
         with torch.enable_grad():
             self._solution = parent._solution.with_power(power)
 

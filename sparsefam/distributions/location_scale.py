@@ -35,6 +35,7 @@ class _Convex(QuadratureGenerator):
         self._g = g
 
         def rate(a: Tensor) -> Tensor:
+            # The derivative of a g'(a) - g(a) is a g''(a).
             return a * slope_of(lambda x: slope_of(g, x), a)
 
         if learned:
@@ -47,7 +48,7 @@ class _Convex(QuadratureGenerator):
         return torch.where(positive, torch.log(torch.where(positive, height, 1.0)), -math.inf)
 
     def sample(self, shape: Size) -> Tensor:
-        # Inverts the area between 0 and x, which has a closed form.
+        # The root of x g'(a) - g(x) + g(0), the area between 0 and x.
         area = torch.rand(shape, dtype=self.alpha.dtype, device=self.alpha.device) - 0.5
         edge = self.edge * (1 - torch.finfo(self.alpha.dtype).eps)
         zero = torch.zeros_like(edge)
@@ -74,7 +75,7 @@ class LocationScale(SymmetricDistribution):
     $x^2/2$ the triangular density.
 
     Args:
-        loc: Centre $\mu$ (*batch).
+        loc: Center $\mu$ (*batch).
         scale: $\sigma > 0$ (*batch): the score's scale, not the half-width of the support.
         g: Convex and continuously differentiable on $[0, \infty)$, elementwise in torch. It may
             hold parameters that require grad.

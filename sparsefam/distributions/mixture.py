@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Size, Tensor
-from torch.distributions import Categorical, Distribution, constraints
+from torch.distributions import Categorical, Distribution, MixtureSameFamily, constraints
 from torch.distributions.constraints import Constraint
 from torch.types import _size
 from typing_extensions import Self
@@ -62,7 +62,7 @@ class Mixture(SoftmaxDistribution):
     whose components have one class.
 
     Args:
-        logits: Unnormalised log weights (*batch, K), -inf for a weight of zero; or a categorical
+        logits: Unnormalized log weights (*batch, K), -inf for a weight of zero; or a categorical
             distribution.
         components: A distribution with batch shape (*batch, K), or a sequence of K distributions.
             The batches broadcast.
@@ -107,20 +107,20 @@ class Mixture(SoftmaxDistribution):
         weights = log_weights(logits)
         batch, count = _common_batch(weights, members, batched)
         # Densities whose last batch axis counts components. The mixture checks values.
-        parts = [wrap(p)._replace(_validate_args=False) for p in members]
-        self._parts: list[Any] = parts if batched else [p[..., None] for p in parts]
+        wrapped = [wrap(p)._replace(_validate_args=False) for p in members]
+        self._parts: list[Any] = wrapped if batched else [p[..., None] for p in wrapped]
         self.logits: Tensor = weights.expand(*batch, count)
         super().__init__(batch, members[0].event_shape, validate_args)
 
     @property
     def probs(self) -> Tensor:
         """Weights of the components (*batch, K)."""
-        # Over the first axis, as torch is slow where the last one is short.
+        # Torch's softmax is slow over a short last axis.
         return torch.softmax(self.logits.movedim(-1, 0), 0).movedim(0, -1)
 
     def _map(self, change: Callable[[Any, Size], Any], batch_shape: Size) -> Self:
-        parts = [change(p, p.batch_shape[-1:]) for p in self._parts]
-        return super()._map(change, batch_shape)._replace(_parts=parts)
+        components = [change(p, p.batch_shape[-1:]) for p in self._parts]
+        return super()._map(change, batch_shape)._replace(_parts=components)
 
     def expand(self, batch_shape: _size, _instance: SparseDistribution | None = None) -> Self:
         # Components broadcast.
@@ -128,8 +128,8 @@ class Mixture(SoftmaxDistribution):
         return self._replace(shape, logits=self.logits.expand(*shape, -1))
 
     def __getitem__(self, index: Any) -> Self:
-        parts = [self._expanded(p) for p in self._parts]
-        new = SoftmaxDistribution.__getitem__(self._replace(_parts=parts), index)
+        expanded = [self._expanded(p) for p in self._parts]
+        new = SoftmaxDistribution.__getitem__(self._replace(_parts=expanded), index)
         batched = isinstance(self.components, Distribution)
         components = new._parts[0] if batched else [p[..., 0] for p in new._parts]
         return new._replace(components=components)
@@ -155,23 +155,23 @@ class Mixture(SoftmaxDistribution):
 
     def _rows(self, function: Callable[[Any], Tensor]) -> Tensor:
         """Concatenate values (*batch, J, *shape) of all components, NaN where a weight is zero."""
-        found, axis = [], len(self.batch_shape)
-        for part, here in self._with_columns(self.logits.detach() > -math.inf):
-            rows = function(part).to(self._dtype)
-            shape = rows.shape[len(part.batch_shape) :]
-            rows = rows.expand(here.shape + shape)
-            rows = torch.where(here.reshape(*here.shape, *(1,) * len(shape)), rows, torch.nan)
-            found.append(rows.flatten(axis, axis + 1))
-        return torch.cat(found, axis)
+        blocks, axis = [], len(self.batch_shape)
+        for component, present in self._with_columns(self.logits.detach() > -math.inf):
+            rows = function(component).to(self._dtype)
+            shape = rows.shape[len(component.batch_shape) :]
+            rows = rows.expand(present.shape + shape)
+            rows = torch.where(present.reshape(*present.shape, *(1,) * len(shape)), rows, torch.nan)
+            blocks.append(rows.flatten(axis, axis + 1))
+        return torch.cat(blocks, axis)
 
     def _with_columns(self, table: Tensor) -> list[tuple[Any, Tensor]]:
-        """Pair each part with its columns of a table (*batch, K)."""
+        """Pair each member with its columns of a table (*batch, K)."""
         columns = table.split(table.shape[-1] // len(self._parts), -1)
         return list(zip(self._parts, columns, strict=True))
 
-    def _expanded(self, part: SparseDistribution) -> Any:
-        """Return a part with the batch of the mixture, and its components' axis."""
-        return part.expand(self.batch_shape + part.batch_shape[-1:])
+    def _expanded(self, component: SparseDistribution) -> Any:
+        """Return a member with the batch of the mixture, and the axis of its components."""
+        return component.expand(self.batch_shape + component.batch_shape[-1:])
 
     def _average(self, values: Tensor, rank: int = 0) -> Tensor:
         """Return the weighted sum of values (*batch, K, *shape) with `rank` axes in shape.
@@ -228,6 +228,7 @@ class Mixture(SoftmaxDistribution):
     @property
     def variance(self) -> Tensor:
         """Variance (*batch, *event)."""
+        # The law of total variance: E[Var(t | k)] + Var(E[t | k]).
         rank = len(self.event_shape)
         offset = self._deviations(self._values(lambda p: p.mean, rank), rank)
         return self._average(self._values(lambda p: p.variance, rank) + offset.square(), rank)
@@ -252,9 +253,9 @@ class Mixture(SoftmaxDistribution):
             if not self.event_shape:
                 exact = self.to_float64()
                 return argmax(exact.prob, exact._cuts()).to(self._dtype)
-            own = self._values(lambda p: p.mode, 1).expand(*self.logits.shape, -1)
-            best = self.prob(own.movedim(-2, 0)).argmax(0)
-            return own.take_along_dim(best[..., None, None], -2).squeeze(-2)
+            modes = self._values(lambda p: p.mode, 1).expand(*self.logits.shape, -1)
+            best = self.prob(modes.movedim(-2, 0)).argmax(0)
+            return modes.take_along_dim(best[..., None, None], -2).squeeze(-2)
 
     def _cuts(self) -> Tensor:
         """Return locations (*batch, J) between which the density is smooth."""
@@ -264,7 +265,10 @@ class Mixture(SoftmaxDistribution):
         return self._rows(lambda p: p._breakpoints())
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log density at `value` (..., *event); -inf with zero gradient off the support."""
+        """Return the log density at values (..., *event).
+
+        It is -inf with zero gradient off the support.
+        """
         self._check_value(value)
         return self._log_sum(self._values_at(lambda p, t: p.log_prob(t), value))
 
@@ -292,22 +296,23 @@ class Mixture(SoftmaxDistribution):
             return self._log_sum(self._values_at(lambda p, a, b: p._log_interval(a, b), a, b))
         return self._average(self._values_at(lambda p, a, b: p._interval(a, b), a, b))
 
-    def _known_moment(self, n: int, centre: Tensor) -> Tensor:
+    def _known_moment(self, n: int, center: Tensor) -> Tensor:
         return self._average(
-            self._values(lambda p: self._expanded(p)._moment_about(n, centre.unsqueeze(-1)))
+            self._values(lambda p: self._expanded(p)._moment_about(n, center.unsqueeze(-1)))
         )
 
     def _known_icdf(self, value: Tensor) -> Tensor:
         value = value * torch.ones_like(self._like)
         inside = (value > 0) & (value < 1)
-        share = torch.where(inside, value, 0.5)
-        upper = share > 0.5
-        excess = self._excess(torch.where(upper, 1 - share, share), upper)
+        level = torch.where(inside, value, 0.5)
+        upper = level > 0.5
+        excess = self._excess(torch.where(upper, 1 - level, level), upper)
         ends = intervals_of(self)
         with torch.no_grad():
-            own = self._values_at(lambda q, u: q.icdf(u), share)
+            # A quantile of the mixture lies between the least and the largest of the components'.
+            quantiles = self._values_at(lambda q, u: q.icdf(u), level)
             present = self.logits > -math.inf
-            low, high = (torch.where(present, own, end) for end in (math.inf, -math.inf))
+            low, high = (torch.where(present, quantiles, end) for end in (math.inf, -math.inf))
             t = increasing_root(excess, low.amin(-1), high.amax(-1))
             t = _move_to_support(t, ends, excess(t) >= 0)
         t = self._attach(t, excess)
@@ -337,7 +342,7 @@ class Mixture(SoftmaxDistribution):
         return table.take_along_dim(index, -1 - rank).squeeze(-1 - rank)
 
     def rsample(self, sample_shape: _size = Size()) -> Tensor:
-        """Samples (*sample, *batch), differentiable in weights and components.
+        """Draw samples (*sample, *batch), differentiable in weights and components.
 
         Raises:
             NotImplementedError: `has_rsample` is false.
@@ -357,7 +362,7 @@ class Mixture(SoftmaxDistribution):
         return self._attach(t, self._excess(goal.detach(), upper))
 
     def rsample_components(self, sample_shape: _size = Size()) -> tuple[Tensor, Tensor]:
-        r"""A sample from each component and its mass, both differentiable.
+        r"""Draw a sample from each component, and return it with its mass, both differentiable.
 
         $\sum_k m_k\, g(t_k)$ is an unbiased estimate of $E_p[g]$, and so are its derivatives,
         whatever the supports.
@@ -374,23 +379,24 @@ class Mixture(SoftmaxDistribution):
         """
         rank = len(self.event_shape)
         samples, masses = [], []
-        for part, mass in self._with_columns(self.probs):
-            p = self._expanded(part)
+        for component, weight in self._with_columns(self.probs):
+            p = self._expanded(component)
             if p.has_rsample:
-                drawn, shares = p.rsample(sample_shape), torch.ones_like(mass)
-                drawn, shares = drawn.unsqueeze(-1 - rank), shares.unsqueeze(-1)
+                draws, piece_masses = p.rsample(sample_shape), torch.ones_like(weight)
+                draws, piece_masses = draws.unsqueeze(-1 - rank), piece_masses.unsqueeze(-1)
             elif hasattr(p, "rsample_components"):
-                drawn, shares = p.rsample_components(sample_shape)
+                draws, piece_masses = p.rsample_components(sample_shape)
             else:
                 raise NotImplementedError(f"{p} has no differentiable samples")
-            samples.append(drawn.flatten(-2 - rank, -1 - rank))
-            masses.append((mass.unsqueeze(-1) * shares).flatten(-2))
+            samples.append(draws.flatten(-2 - rank, -1 - rank))
+            masses.append((weight.unsqueeze(-1) * piece_masses).flatten(-2))
         return torch.cat(samples, -1 - rank), torch.cat(masses, -1)
 
     def entropy(self) -> Tensor:
-        """Shannon entropy (*batch), by quadrature; multivariate by `quadrature`.
+        """Return the Shannon entropy (*batch) by quadrature.
 
-        Symmetric components are integrated by one rule between their cuts, others adaptively.
+        Mixtures of vectors are integrated at the nodes of `quadrature`, symmetric components of
+        numbers by one rule between their cuts, others adaptively.
         """
         if self.event_shape:
             nodes, weights = self.quadrature()
@@ -405,25 +411,25 @@ class Mixture(SoftmaxDistribution):
             values = torch.where(finite, values, 1.0)
             return -values * values.log()
 
-        simple = all(isinstance(part, SymmetricDistribution) for part in p._parts)
+        simple = all(isinstance(component, SymmetricDistribution) for component in p._parts)
         integral = piecewise_integral if simple else line_integral
         return integral(integrand, cuts_of(p)).to(self._like.dtype)
 
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
-        r"""Nodes (Q, *batch, *event) and weights (Q, *batch) of all components' own rules."""
-        found, axis = [], len(self.batch_shape) + 1
-        for part, mass in self._with_columns(self.probs):
-            nodes, weights = self._expanded(part).quadrature(order)
-            rule = saturated(nodes, self._dtype), weights.to(self._dtype) * mass
-            found.append([x.movedim(axis, 1).flatten(0, 1) for x in rule])
-        nodes, weights = (torch.cat(x) for x in zip(*found, strict=True))
+        r"""Return nodes (Q, *batch, *event) and weights (Q, *batch) of the components' rules."""
+        rules, axis = [], len(self.batch_shape) + 1
+        for component, weight in self._with_columns(self.probs):
+            nodes, weights = self._expanded(component).quadrature(order)
+            pair = saturated(nodes, self._dtype), weights.to(self._dtype) * weight
+            rules.append([x.movedim(axis, 1).flatten(0, 1) for x in pair])
+        nodes, weights = (torch.cat(x) for x in zip(*rules, strict=True))
         return nodes, weights
 
     def _known_expect(self, psi: Basis, order: int) -> Tensor:
         return self._average(self._values(lambda p: p.expect(psi, order), 1), 1)
 
     def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
-        r"""$\sum_k \pi_k \mathrm{Cov}_k + \sum_k \pi_k (m_k - m)(n_k - n)'$, (*batch, M, N)."""
+        r"""Return $\sum_k \pi_k [\mathrm{Cov}_k + (m_k - m)(n_k - n)']$, (*batch, M, N)."""
         self.escort(beta)
         f, g = self._basis_deviations(phi), self._basis_deviations(psi)
         within = self._values(lambda q: q.generalized_covariance(phi, psi, 1.0), 2)
@@ -440,11 +446,11 @@ class Mixture(SoftmaxDistribution):
 
 
 def _of_torch(p: Any) -> Mixture:
-    """Return a mixture of torch as one of this package, which knows the places of its peaks."""
+    """Return a mixture of torch as one of this package, which knows where its peaks are."""
     return Mixture(p.mixture_distribution, p.component_distribution, validate_args=False)
 
 
-WRAPPERS["MixtureSameFamily"] = _of_torch
+WRAPPERS[MixtureSameFamily] = _of_torch
 
 
 def _members(components: Distribution | Sequence[Distribution]) -> list[Distribution]:
@@ -482,14 +488,13 @@ def _common_batch(logits: Tensor, members: list[Distribution], batched: bool) ->
     try:
         return broadcast_shapes(*batches), count
     except RuntimeError:
-        own, *others = map(tuple, batches)
-        raise ValueError(
-            f"components must have batches that broadcast with that of logits {own}, got {others}"
-        ) from None
+        expected, *others = map(tuple, batches)
+        rule = f"have batches that broadcast with that of logits {expected}"
+        raise ValueError(f"components must {rule}, got {others}") from None
 
 
 def _concatenate(values: list[Tensor], dim: int) -> Tensor:
-    # Several parts have one component each.
+    # Several members have one component each.
     return torch.cat(torch.broadcast_tensors(*values), dim)
 
 
@@ -516,10 +521,10 @@ def log_weights(logits: Tensor | Categorical | SparseCategorical) -> Tensor:
 
 
 def separate_cuts(*densities: Any) -> list[Any]:
-    """Return float64 densities with their centres moved apart by a thousand rounding errors.
+    """Return float64 densities with their centers moved apart by a thousand rounding errors.
 
     An integral between cuts that move with the parameters has a wrong second derivative where two
-    of them coincide, such as a centre and an edge: nodes in the empty piece between them lie on
+    of them coincide, such as a center and an edge: nodes in the empty piece between them lie on
     the wrong side of one of the two. After a constant shift of each symmetric density, by a
     different multiple of 2e-13 of its scale, no two coincide.
     """
@@ -529,7 +534,7 @@ def separate_cuts(*densities: Any) -> list[Any]:
 
 def _shift(p: Any, index: Iterator[int], counts_components: bool = False) -> Any:
     if isinstance(p, Mixture):
-        return p._replace(_parts=[_shift(part, index, True) for part in p._parts])
+        return p._replace(_parts=[_shift(component, index, True) for component in p._parts])
     if not isinstance(p, SymmetricDistribution):
         return p
     count = p.batch_shape[-1] if counts_components else 1

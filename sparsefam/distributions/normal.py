@@ -1,4 +1,4 @@
-"""The normal and the Laplace distribution, which are the families at alpha = 1."""
+"""The normal and the Laplace distribution: the families at alpha = 1."""
 
 import math
 from typing import Any, ClassVar, cast
@@ -32,12 +32,12 @@ class _DenseUnivariate(SymmetricDistribution):
 
     def _known_mass(self, a: Tensor, b: Tensor, log: bool) -> Tensor:
         loc, scale = self.loc.double(), self.scale.double()
-        law, some = Law("normal" if self._kind is Gaussian else "laplace", loc, scale), a < b
-        start = torch.where(some, a.double(), loc)
-        end = torch.where(some, b.double(), loc + scale)
-        found = torch.where(some, law.log_mass(start, end), -math.inf)
-        found = found.to(torch.promote_types(self.loc.dtype, a.dtype))
-        return found if log else found.exp()
+        law, ordered = Law("normal" if self._kind is Gaussian else "laplace", loc, scale), a < b
+        start = torch.where(ordered, a.double(), loc)
+        end = torch.where(ordered, b.double(), loc + scale)
+        mass = torch.where(ordered, law.log_mass(start, end), -math.inf)
+        mass = mass.to(torch.promote_types(self.loc.dtype, a.dtype))
+        return mass if log else mass.exp()
 
     def escort(self, beta: Tensor | float | None = None) -> Self:
         r"""Return the escort, of the scale times $\beta^{-1/k}$; default $\beta = 1$.

@@ -14,20 +14,19 @@ from .._numerics.quadrature import gauss_legendre
 from .._numerics.special import digamma_excess, stirling_excess
 from .._numerics.validation import broadcast_arguments, require
 from ..supports import Interval, finite, positive_finite
-from ._line.engine import Coordinate, DoubleExponential, LineDistribution, clamp
+from ._line.engine import Coordinate, DoubleExponential, IntegratedDistribution, clamp
 from ._summaries import log_positive
 
 __all__ = ["ScaledBeta"]
 
-# Nodes between two cuts, and the number of intervals between them.
-_ORDER, _COUNT = 24, 10
-# Drop of the log density of log odds beyond which it does not matter, and steps that find where.
-_DROP, _STEPS = 80.0, 12
-# Drop from which on tails are integrated by themselves: so many nodes on as much of a drop.
+# Nodes between two cuts.
+_ORDER = 24
+# Drop of the log density from which on tails are integrated by themselves: so many nodes on as much
+# of a drop.
 _DEEP, _TAIL_ORDER = 40.0, 32
 
 
-class ScaledBeta(LineDistribution):
+class ScaledBeta(IntegratedDistribution):
     r"""Beta density on a fixed interval whose mean is free.
 
     $$p(t) = \frac{x^{a-1}(1-x)^{b-1}}{B(a, b)\,(h - l)},\quad x = \frac{t - l}{h - l},\quad
@@ -120,16 +119,15 @@ class ScaledBeta(LineDistribution):
         """Log density at `value`; -inf with zero gradient off the support."""
         self._check_value(value)
         odds, (low, high) = self._odds, self._ends()
-        a, b = odds.a - 1, odds.b - 1
-        within = (low < value) & (value < high)
-        t = torch.where(within, value.double(), self.mean.double())
-        mean, slope = self.mean.double(), (t - low) * (high - t) / (high - low)
-        log_p = odds.log_density(*(_log_ratio(t, mean, x) for x in (low, high))) - slope.log()
+        width = high - low
+        inside = (low < value) & (value < high)
+        t = torch.where(inside, value.double(), self.mean.double())
+        log_x, log_y = ((t - low) / width).log(), ((high - t) / width).log()
+        log_p = odds.log_density(log_x, log_y) - log_x - log_y - width.log()
         # At an end it is infinite, unless the exponent there is 0.
-        for end, power, other in ((low, a, b), (high, b, a)):
-            height = torch.where(power > 0, -math.inf, math.inf)
-            height = torch.where(power == 0, (other.detach() + 1).log(), height)
-            height = torch.where(power == 0, height - (high - low).log(), height.detach())
+        for end, a, b in ((low, odds.a, odds.b), (high, odds.b, odds.a)):
+            height = torch.where(a > 1, -math.inf, math.inf)
+            height = torch.where(a == 1, b.detach().log() - width.log(), height)
             log_p = torch.where(value == end, height, log_p)
         log_p = torch.where((low <= value) & (value <= high), log_p, -math.inf)
         return log_p.to(torch.promote_types(self._like.dtype, value.dtype))
@@ -188,7 +186,7 @@ class ScaledBeta(LineDistribution):
         return inner + (t - t.detach())
 
 
-class _LogOdds(LineDistribution):
+class _LogOdds(IntegratedDistribution):
     """The density of s = log(x/(1 - x)) for x of a Beta(a, b): smooth, with exponential tails."""
 
     arg_constraints: ClassVar[dict[str, Constraint]] = {"a": positive_finite, "b": positive_finite}
@@ -204,8 +202,10 @@ class _LogOdds(LineDistribution):
         return stirling_excess(a) + stirling_excess(b) - stirling_excess(a + b)
 
     def log_density(self, log_x: Tensor, log_y: Tensor) -> Tensor:
-        """Return the log density of s at the logarithms of x and 1 - x, less those at the mean."""
-        return self.a * log_x + self.b * log_y - self.excess
+        """Return the log density of s at the logarithms of x and 1 - x."""
+        a, b = self.a, self.b
+        c = a + b
+        return a * (log_x - (a / c).log()) + b * (log_y - (b / c).log()) - self.excess
 
     def _ends(self) -> tuple[Tensor, Tensor]:
         end = torch.full_like(self.a, math.inf)
@@ -219,20 +219,11 @@ class _LogOdds(LineDistribution):
         return DoubleExponential(None, None, (a / b).log(), spread, _ORDER)
 
     def _find_cuts(self, line: Coordinate, fine: bool = True) -> Tensor:
-        # By Newton's method from outside, for a concave function.
-        a, b = self.a.detach(), self.b.detach()
-        peak = a * (a / (a + b)).log() + b * (b / (a + b)).log() - _DROP
-        ends = torch.stack([peak / a, -peak / b])
-        for _ in range(_STEPS):
-            value = a * logsigmoid(ends) + b * logsigmoid(-ends) - peak
-            ends = ends - value / (a * torch.sigmoid(-ends) - b * torch.sigmoid(ends))
-        low, high = line.onto(ends)
-        share = low.new_tensor([k / _COUNT for k in range(_COUNT + 1)])
-        return low + (high - low) * share.reshape(-1, *(1,) * low.dim())
+        edges = torch.stack([line.onto(end) for end in self._ends()])
+        return self._cuts_at(line, edges[:0], edges, True)
 
     def _log_q(self, t: Tensor) -> Tensor:
-        log_a, log_b, log_c = self.a.log(), self.b.log(), (self.a + self.b).log()
-        return self.log_density(logsigmoid(t) - log_a + log_c, logsigmoid(-t) - log_b + log_c)
+        return self.log_density(logsigmoid(t), logsigmoid(-t))
 
     def log_share(self, t: Tensor, upper: Tensor) -> Tensor:
         """Return the logarithm of the mass below, or above, locations, also in far tails."""
@@ -279,14 +270,6 @@ def _log_odds(t: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """Return log(x/(1 - x)) at locations, large numbers at the ends and beyond."""
     least = torch.finfo(t.dtype).tiny
     return (t - low).clamp_min(least).log() - (high - t).clamp_min(least).log()
-
-
-def _log_ratio(t: Tensor, mean: Tensor, end: Tensor) -> Tensor:
-    """Return the logarithm of the ratio of the distances of t and the mean from an end."""
-    share = (t - mean) / (mean - end)
-    near = share.abs() < 0.5
-    ratio = torch.where(near, 1.0, (t - end) / (mean - end))
-    return torch.where(near, torch.log1p(torch.where(near, share, 0.0)), ratio.log())
 
 
 def _from_odds(s: Tensor, low: Tensor, high: Tensor) -> Tensor:

@@ -20,20 +20,16 @@ from ._torch_adapter import (
     exact_base,
     intervals_of,
     law_of,
-    torch_name,
 )
+from ._torch_laws import facts_of
 from .beta_gaussian import PowerDistribution
 from .location_scale import LocationScale
 from .normal import Laplace, Normal
 
 __all__ = ["Truncated"]
 
-# Bases with one peak, and distributions of torch whose mode is right for all parameters.
+# Bases with one peak.
 _PEAKED = (PowerDistribution, Normal, Laplace, LocationScale)
-_NAMES = (
-    *("Cauchy", "Chi2", "Exponential", "Gamma", "Gumbel", "HalfCauchy", "HalfNormal", "LogNormal"),
-    *("Pareto", "StudentT"),
-)
 # Share of the mass that may lie within a rounding error of an end where the density is steep.
 _LOST = 1e-8
 # By how much the mass between the ends may differ from that of the base's distribution function.
@@ -260,7 +256,7 @@ class Truncated(IntegratedDistribution):
         law, base = self._law, self.base
         if name == "mode":
             # Of a base with one peak it is the location between the ends next to that.
-            peaked = isinstance(base, _PEAKED) or torch_name(getattr(base, "base", base)) in _NAMES
+            peaked = isinstance(base, _PEAKED) or facts_of(getattr(base, "base", base)).has_mode
             found = clamp(base.mode, *self._ends()) if peaked else None
         elif law is None or not law.has_moments:
             found = None

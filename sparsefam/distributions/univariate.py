@@ -31,7 +31,7 @@ class SymmetricDistribution(StandardizedDistribution):
     logarithm.
 
     Args:
-        loc: Centre (*batch).
+        loc: Center (*batch).
         scale: Scale (*batch), positive and finite.
         alpha: Entropic index (*batch).
         validate_args: As in torch.distributions.
@@ -63,7 +63,7 @@ class SymmetricDistribution(StandardizedDistribution):
         Args:
             low: Lower end (*batch).
             high: Upper end (*batch).
-            args: What the class takes after `loc` and `scale`, such as `alpha`.
+            args: Arguments of the class after `loc` and `scale`, such as `alpha`.
             options: The same by name, and `validate_args`.
 
         Raises:
@@ -103,7 +103,7 @@ class SymmetricDistribution(StandardizedDistribution):
         return self.scale.square() * self.generator.moment(2)
 
     def _known_cdf(self, value: Tensor) -> Tensor:
-        # As below, in fewer operations.
+        # The lower tail, in fewer operations than `_known_tail`, which selects a side.
         x, inside = self._standardize(value)
         outside = torch.where(value < self.loc, 0.0, 1.0).to(x.dtype)
         return torch.where(inside, self.generator.cdf(x), outside)
@@ -121,15 +121,16 @@ class SymmetricDistribution(StandardizedDistribution):
 
     @property
     def median(self) -> Tensor:
-        """The centre (*batch)."""
+        """The center (*batch)."""
         return self.loc
 
-    def _known_moment(self, n: int, centre: Tensor) -> Tensor:
-        # All terms have the same sign.
-        offset, total = self.loc - centre, torch.zeros_like(self.loc)
+    def _known_moment(self, n: int, center: Tensor) -> Tensor:
+        # The binomial theorem for (loc - center) + scale x. Odd moments of x are 0: all terms have
+        # the same sign, and none cancel.
+        offset, total = self.loc - center, torch.zeros_like(self.loc)
         for k in range(0, n + 1, 2):
-            own = self.scale**k * self.generator.moment(k)
-            total = total + math.comb(n, k) * offset ** (n - k) * own
+            even_moment = self.scale**k * self.generator.moment(k)
+            total = total + math.comb(n, k) * offset ** (n - k) * even_moment
         return total
 
     def _central_moment(self, n: int, standardized: bool = False) -> Tensor:

@@ -121,7 +121,7 @@ class BaseMeasure:
         `growth` bounds the log density relative to the base at locations. A tail that does not
         outweigh it raises a ValueError (Prop. 1).
         """
-        # Distances from the centre, four to each doubling of the scale.
+        # Distances from the center, four to each doubling of the scale.
         steps = 2.0 ** (torch.arange(-40, 4 * _DOUBLINGS, dtype=torch.float64) / 4)
         steps = steps * self._scale(axis)
         low, high = (
@@ -132,10 +132,11 @@ class BaseMeasure:
 
     def _end(self, axis: int, steps: Tensor, growth: Callable[[Tensor], Tensor]) -> float:
         """Return the location beyond which the tail is negligible."""
-        t = self.centre(axis) + steps
+        t = self.center(axis) + steps
         log = self.log_factor(axis, t)
         count = int((log > _LEAST_LOG).sum())
         log, distance, power = log[:count], steps[:count].abs(), growth(t[:count])
+        # Where a tail falls faster than 1/t, density times distance bounds the order of its mass.
         heavy = (log + (power - power[:1]).clamp_min(0) + distance.log() >= self._tail).nonzero()
         last = int(heavy[-1]) + 1 if len(heavy) else 0
         if last == count:
@@ -147,17 +148,17 @@ class BaseMeasure:
         return float(t[last])
 
     def scales(self, axis: int) -> Tensor:
-        """Return locations around the centre of a factor, at geometric distances."""
+        """Return locations around the center of a factor, at geometric distances."""
         steps = self._scale(axis) * _RATIO ** torch.arange(1, _SCALES, dtype=torch.float64)
-        return torch.cat([self.centre(axis) - steps, self.centre(axis) + steps])
+        return torch.cat([self.center(axis) - steps, self.center(axis) + steps])
 
     def jumps(self) -> Tensor:
         """Return the ends of the intervals of numbers to which the base is restricted."""
         unions = [region for region in self._regions if isinstance(region, IntervalUnion)]
         ends = [union.intervals.flatten().double() for union in unions]
-        return torch.cat([self.centre(0).new_empty(0), *ends])
+        return torch.cat([self.center(0).new_empty(0), *ends])
 
-    def centre(self, axis: int) -> Tensor:
+    def center(self, axis: int) -> Tensor:
         """Return a location inside a factor's support, its mean if that exists."""
         return _inner_location(self.factors[axis])
 
@@ -213,9 +214,9 @@ def _split(base: Distribution, dim: int) -> list[Distribution]:
 
     members = [member(i) for i in range(dim)]
     t = _inner_location(base).detach().expand(dim)
-    found = torch.stack([factor.log_prob(t[d]) for d, factor in enumerate(members)])
+    log_densities = torch.stack([factor.log_prob(t[d]) for d, factor in enumerate(members)])
     # A tensor may have the length of the batch by chance.
-    if not torch.allclose(found, base.log_prob(t), equal_nan=True):
+    if not torch.allclose(log_densities, base.log_prob(t), equal_nan=True):
         raise ValueError(f"base must be a sequence of {dim} univariate distributions, got {base}")
     return members
 

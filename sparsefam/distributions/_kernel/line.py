@@ -19,8 +19,8 @@ __all__ = ["Line"]
 
 # Levels nearer to 0 or 1 than so many units of rounding have quantiles without derivatives.
 _ROUNDING = 8
-# So many draws from one density read their quantiles from a table, and its number of brackets.
-# Where it is off by more in the middle of a bracket, relative to the range, they are computed.
+# From this many draws of a density on, quantiles are read from a table; its number of brackets.
+# In brackets whose middle is off by more, relative to the range, quantiles are computed.
 _TABLED, _BRACKETS = 2**13, 2**10
 _TABLE_ERROR = {torch.float32: 1e-6, torch.float64: 1e-8}
 
@@ -50,6 +50,7 @@ class Line:
         if not s.batch.numel():
             return s.weights.new_empty(*s.batch, 1, 2)
         x = s.offsets_on(s.mesh)
+        # On a subinterval 1 + eps (f - A) is a polynomial, whose roots are ends of the support.
         inside = torch.ones_like(x) if s.power.is_exponential else s.power.inside(x)
         inside = inside.flatten(1)
         lower, upper = pieces_by_column(positive_pieces(inside), inside.shape[1])
@@ -61,10 +62,10 @@ class Line:
         # lerp is exact at the ends of subintervals.
         ends = torch.stack([torch.lerp(low, high, (1 + y) / 2) for y in (lower, upper)], -1)
         ends = torch.where(alive.unsqueeze(-1), ends, math.nan).to(s.weights)
-        found = IntervalUnion.merged(ends.flatten(1, 2)).intervals
-        most = int((~found[..., 0].isnan()).sum(-1).amax())
-        lower, upper = found[:, :most].reshape(*s.batch, most, 2).unbind(-1)
-        # Ends of the mesh are those of the base, which may be infinite.
+        merged = IntervalUnion.merged(ends.flatten(1, 2)).intervals
+        most = int((~merged[..., 0].isnan()).sum(-1).amax())
+        lower, upper = merged[:, :most].reshape(*s.batch, most, 2).unbind(-1)
+        # The mesh ends where tails are negligible; the support ends where the base does.
         (first, last), bounds = self._ends, s.mesh.base.bounds(0)
         lower = torch.where(lower <= first, bounds[0], lower)
         return torch.stack([lower, torch.where(upper >= last, bounds[1], upper)], -1)
@@ -89,29 +90,31 @@ class Line:
         low, high = breaks[cell], breaks[cell + 1]
         y = ((2 * t - low - high) / (high - low)).clamp(-1, 1)
         x, measure, power = self._cell_values(cell)
-        # The part above is the one below in the mirror.
+        # The mass above y is the mass below -y of the mirrored density.
         side = upper.reshape(-1)
         x, measure = (torch.where(side, v.flip(0), v) for v in (x, measure))
         x, measure = below(x, measure, torch.where(upper, -y, y).reshape(-1).to(x))
-        (part,) = integrals(x, measure, power, ("power",))
-        part = part.sum(0).reshape(value.shape) / s.Z.reshape(s.batch)
+        (within,) = integrals(x, measure, power, ("power",))
+        within = within.sum(0).reshape(value.shape) / s.Z.reshape(s.batch)
+        # The masses of all subintervals on the side of the tail, besides the one with the value.
         masses = self._cell_masses()
         before, after = (
             (v.cumsum(-1) - v).expand(*cell.shape, -1) for v in (masses, masses.flip(-1))
         )
-        place = cell.unsqueeze(-1)
-        before = before.gather(-1, place).squeeze(-1)
-        after = after.gather(-1, masses.shape[-1] - 1 - place).squeeze(-1)
-        found = (torch.where(upper, after, before) + part).to(
+        index = cell.unsqueeze(-1)
+        before = before.gather(-1, index).squeeze(-1)
+        after = after.gather(-1, masses.shape[-1] - 1 - index).squeeze(-1)
+        mass = (torch.where(upper, after, before) + within).to(
             torch.promote_types(value.dtype, s.weights.dtype)
         )
         if value.requires_grad or may_have_tangent(value):
+            # dF/dt = p(t), which the integral up to the detached value lacks.
             density = self._density(value.detach()).detach()
             density = torch.where(upper, -density, density)
-            found = differentiable_once(found + (value - value.detach()) * density)
-        outside = ((value <= first) == upper).to(found.dtype)
-        found = torch.where((value <= first) | (value >= last), outside, found)
-        return found.clamp(0, 1)
+            mass = differentiable_once(mass + (value - value.detach()) * density)
+        outside = ((value <= first) == upper).to(mass.dtype)
+        mass = torch.where((value <= first) | (value >= last), outside, mass)
+        return mass.clamp(0, 1)
 
     def _density(self, t: Tensor) -> Tensor:
         return self.solution.log_density(t.unsqueeze(-1)).exp()
@@ -121,9 +124,9 @@ class Line:
         s = self.solution
         offsets = s.offsets_on(s.mesh)
         row = torch.arange(offsets.shape[-1], device=cell.device).reshape(s.batch)
-        row, place = row.expand(cell.shape).reshape(-1), cell.reshape(-1)
-        measure = s.measure_on(s.mesh).squeeze(-1)[:, place]
-        return offsets[:, place, row], measure, s.power.take(row)
+        row, column = row.expand(cell.shape).reshape(-1), cell.reshape(-1)
+        measure = s.measure_on(s.mesh).squeeze(-1)[:, column]
+        return offsets[:, column, row], measure, s.power.take(row)
 
     def _cell_masses(self) -> Tensor:
         """Return masses of subintervals (*batch, G)."""
@@ -135,12 +138,12 @@ class Line:
         _require_values("icdf")
         level = level.expand(broadcast_shapes(level.shape, self.solution.batch))
         t = self.quantiles(level.detach())
-        # With less mass than rounding beyond, the quotient of derivatives has no digits.
+        # Where the mass beyond t is less than rounding, the quotient of derivatives has no digits.
         at_end = torch.minimum(level, 1 - level) < _ROUNDING * torch.finfo(t.dtype).eps
         return torch.where(at_end, t, self.with_gradient(t, level))
 
     def with_gradient(self, t: Tensor, level: Tensor | float = 0.0) -> Tensor:
-        """Return quantiles t with the derivatives of the implicit function: dt = (dq - dF)/p."""
+        """Return quantiles t with derivatives: from F(t; w) = q, dt = (dq - dF/dw dw)/p(t)."""
         residual, slope = self.cdf(t) - level, self._density(t).detach()
         change = residual - residual.detach()
         change = torch.where(slope > 0, change / torch.where(slope > 0, slope, 1.0), 0.0)
@@ -155,23 +158,24 @@ class Line:
         s, given = self.solution, level
         masses = self._cell_masses().clamp_min(0)
         level = level.to(masses)
+        # The subinterval of a quantile first, then the root of the mass in it.
         above = masses.cumsum(-1)
         above = (above / above[..., -1:]).expand(*level.shape, -1).contiguous()
-        place = torch.searchsorted(above, level.unsqueeze(-1).contiguous())
-        place = place.clamp_max(masses.shape[-1] - 1)
-        last, own = (
-            x.expand(*level.shape, -1).gather(-1, place).squeeze(-1) for x in (above, masses)
+        index = torch.searchsorted(above, level.unsqueeze(-1).contiguous())
+        index = index.clamp_max(masses.shape[-1] - 1)
+        last, cell_masses = (
+            x.expand(*level.shape, -1).gather(-1, index).squeeze(-1) for x in (above, masses)
         )
-        cell = place.squeeze(-1)
+        cell = index.squeeze(-1)
         x, measure, power = self._cell_values(cell)
         _, lengths = s.mesh.axes[0].rule()
         density = measure / lengths.to(measure).T[:, cell.reshape(-1)]
         breaks = s.mesh.axes[0].breaks.to(level)
         low, high = breaks[cell], breaks[cell + 1]
-        mass = (own - (last - level)).clamp_min(0) * s.Z.reshape(s.batch)
+        mass = (cell_masses - (last - level)).clamp_min(0) * s.Z.reshape(s.batch)
         y = power_quantiles(x, density, power, (mass * 2 / (high - low)).reshape(-1))
         t = torch.lerp(low, high, (1 + y.reshape(level.shape)) / 2).to(given.dtype)
-        # Rounding may have left the support: the nearest location in it.
+        # Rounding may have moved t off the support, to whose nearest location it is moved back.
         lower, upper = self.intervals.to(t).unbind(-1)
         inside = torch.minimum(torch.maximum(t.unsqueeze(-1), lower), upper)
         gap = (inside - t.unsqueeze(-1)).abs().nan_to_num(math.inf)
@@ -189,7 +193,10 @@ class Line:
         return self._tabled_quantiles(level.flatten(0, len(shape) - 1)).reshape(whole)
 
     def _tabled_quantiles(self, level: Tensor) -> Tensor:
-        """Return quantiles (n, *batch) by cubic polynomials, or exactly where these are off."""
+        """Return quantiles (n, *batch) by cubic Hermite interpolation, or exactly where it is off.
+
+        The slope of a quantile function is 1/p.
+        """
         count = 2 * _BRACKETS + 1
         knots = torch.linspace(0, 1, count, dtype=level.dtype, device=level.device)
         knots = knots.reshape(-1, *(1,) * (level.dim() - 1)).expand(-1, *level.shape[1:])
@@ -197,16 +204,17 @@ class Line:
         first, last, middle = t[:-1:2], t[2::2], t[1::2]
         start, end = (1 / (_BRACKETS * self._density(side)) for side in (first, last))
         rise = last - first
+        # The cubic at the middle of a bracket, against the quantile there.
         error = (first + rise / 2 + (start - end) / 8 - middle).abs()
         close = error <= _TABLE_ERROR[t.dtype] * (t[-1] - t[0])
-        place = (level * _BRACKETS).long().clamp_max(_BRACKETS - 1)
-        u = level * _BRACKETS - place
+        bracket = (level * _BRACKETS).long().clamp_max(_BRACKETS - 1)
+        u = level * _BRACKETS - bracket
         second, third = 3 * rise - 2 * start - end, start + end - 2 * rise
-        low, a, b, c = (x.gather(0, place) for x in (first, start, second, third))
-        found = torch.minimum(low + u * (a + u * (b + u * c)), last.gather(0, place))
-        found, close = torch.maximum(found, low), close.gather(0, place)
+        low, a, b, c = (x.gather(0, bracket) for x in (first, start, second, third))
+        interpolated = torch.minimum(low + u * (a + u * (b + u * c)), last.gather(0, bracket))
+        interpolated, close = torch.maximum(interpolated, low), close.gather(0, bracket)
         others = (~close).reshape(len(close), -1).any(1).nonzero().squeeze(-1)
-        return found.index_copy(0, others, self.quantiles(level[others]))
+        return interpolated.index_copy(0, others, self.quantiles(level[others]))
 
     def components(self, shape: Size) -> tuple[Tensor, Tensor]:
         """Draw from every interval of the supports (*shape, *batch, K); masses (*batch, K)."""
@@ -215,9 +223,9 @@ class Line:
         ends = [torch.where(present, end, end[..., :1]).movedim(-1, 0) for end in (lower, upper)]
         before, after = (self.cdf(end) for end in ends)  # (K, *batch)
         masses = torch.where(present.movedim(-1, 0), after - before, 0.0)
-        share = torch.rand([*shape, *before.shape], dtype=before.dtype, device=before.device)
-        # At a fixed share of its own component: d[F(t) - F(a)] = share d[F(b) - F(a)].
-        level = before + share * (after - before)
+        fraction = torch.rand([*shape, *before.shape], dtype=before.dtype, device=before.device)
+        # A draw stays at its fraction u of the interval [a, b]: F(t) = F(a) + u (F(b) - F(a)).
+        level = before + fraction * (after - before)
         t = self.quantiles(level.detach())
         t = self.with_gradient(torch.minimum(torch.maximum(t, ends[0]), ends[1]), level)
         return t.movedim(len(shape), -1), masses.movedim(0, -1)

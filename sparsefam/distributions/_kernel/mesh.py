@@ -26,7 +26,7 @@ from .base_measure import Base, BaseMeasure
 __all__ = ["MOST_NODES", "KernelMesh", "dtype_of", "require_inside"]
 
 MOST_NODES = 2**18
-# Shares of the tolerance: of the error of a score, and of the mass that a rule misses.
+# Fractions of the tolerance for the error of a score, and for the mass that a rule misses.
 _SCORE_SHARE, _MASS_SHARE = 0.2, 0.05
 # Units of rounding by which a polynomial in floating point may differ from itself.
 _ROUNDING = 100
@@ -38,9 +38,9 @@ _CHUNK = 2**14
 _OVERLAP = 48.0
 # Nodes at which bases and functions are compared; the relative difference of equal kernels.
 _COMPARED, _SAME = 16, 1e-6
-# Steps of refinement at most, and steps that may bring nothing before errors count as rounding.
+# The largest number of steps, and of steps without progress after which errors are rounding.
 _MOST_STEPS, _PATIENCE = 24, 4
-# The ratio of subintervals towards an end at which the log density of the base is infinite.
+# The ratio of subintervals toward an end at which the log density of the base is infinite.
 _GRADES = 0.25
 # The ratio of an error to its bound below which an error that does not fall is rounding.
 _ROUGH = 1e4
@@ -92,15 +92,18 @@ class KernelMesh:
             )
         nodes, weights = product_rule(axes)
         order = axes[-1].order
+        # Sums over a subinterval are sums over the first axis: nodes (m, G).
         nodes = nodes.reshape(-1, order, len(axes)).transpose(0, 1).flatten(0, 1)
         measure = weights.reshape(-1, order).T * base.log_density(nodes).exp().reshape(order, -1)
         return cls(tuple(axes), nodes, measure, base, tolerance, None)
 
     def with_matrix_of(self, features: FeatureMap) -> "KernelMesh":
         """Return the mesh with functions at its nodes, unless they are learned."""
+        # Where the sum of functions is many times the largest one, they are nearly dependent, and
+        # weights of opposite signs cancel.
         matrix = features.at(self.nodes)
-        parts = [(x.abs().sum(-2).amax(), x.abs().amax()) for x in matrix.split(_CHUNK, -1)]
-        sums, largest = (torch.stack(x).amax() for x in zip(*parts, strict=True))
+        sizes = [(x.abs().sum(-2).amax(), x.abs().amax()) for x in matrix.split(_CHUNK, -1)]
+        sums, largest = (torch.stack(x).amax() for x in zip(*sizes, strict=True))
         kept = None if matrix.requires_grad else matrix
         return replace(self, matrix=kept, is_wide=bool(sums > _OVERLAP * largest))
 
@@ -150,26 +153,27 @@ class KernelMesh:
         # At its own point a function is seldom zero.
         few = features.points.reshape(-1, features.dim)
         few = few[:: 1 + len(few) // _COMPARED].unsqueeze(1)
-        place = (self.nodes - few).abs().sum(-1).argmin(-1)
-        found, kept = features.at(self.nodes[place]), self.matrix[..., place]
-        if found.shape != kept.shape:
+        nearest = (self.nodes - few).abs().sum(-1).argmin(-1)
+        values, kept = features.at(self.nodes[nearest]), self.matrix[..., nearest]
+        if values.shape != kept.shape:
             return False
-        return bool(((found - kept).abs() <= _SAME * kept.abs().amax()).all())
+        return bool(((values - kept).abs() <= _SAME * kept.abs().amax()).all())
 
     def graded(self) -> "KernelMesh":
-        """Return the mesh with cuts towards ends at which the base's log density is infinite.
+        """Return the mesh with cuts toward ends at which the base's log density is infinite.
 
         It is the mesh itself if there is none, or if there would be too many nodes.
         """
         if not any(map(any, self.base.poles)):
             return self
+        # Geometric cuts resolve the singularity of a logarithm.
         axes = []
-        for own, (below, above) in zip(self.axes, self.base.poles, strict=True):
-            breaks = own.breaks
-            shares = _GRADES ** torch.arange(1, 25).to(breaks)
-            lower = breaks[0] + (breaks[1] - breaks[0]) * shares[: 24 * below]
-            upper = breaks[-1] - (breaks[-1] - breaks[-2]) * shares[: 24 * above]
-            axes.append(own.cut(torch.cat([lower, upper])))
+        for axis, (below, above) in zip(self.axes, self.base.poles, strict=True):
+            breaks = axis.breaks
+            ratios = _GRADES ** torch.arange(1, 25).to(breaks)
+            lower = breaks[0] + (breaks[1] - breaks[0]) * ratios[: 24 * below]
+            upper = breaks[-1] - (breaks[-1] - breaks[-2]) * ratios[: 24 * above]
+            axes.append(axis.cut(torch.cat([lower, upper])))
         if math.prod(axis.size for axis in axes) > MOST_NODES:
             return self
         return replace(KernelMesh.of_axes(axes, self.base, self.tolerance), is_wide=self.is_wide)
@@ -178,11 +182,11 @@ class KernelMesh:
         """Return the mesh with its base restricted to a region."""
         ends = base.jumps()
         if not len(ends):
-            found, matrix = KernelMesh.of_axes(list(self.axes), base, self.tolerance), self.matrix
+            axes, matrix = list(self.axes), self.matrix
         else:
-            axis = self.axes[0].cut(ends)
-            found, matrix = KernelMesh.of_axes([axis], base, self.tolerance), None
-        return replace(found, is_wide=self.is_wide, matrix=matrix)
+            axes, matrix = [self.axes[0].cut(ends)], None
+        restricted = KernelMesh.of_axes(axes, base, self.tolerance)
+        return replace(restricted, is_wide=self.is_wide, matrix=matrix)
 
     def with_order(self, order: int) -> "KernelMesh":
         """Return the mesh, halved until each axis has as many nodes; itself if it has."""
@@ -214,8 +218,8 @@ class KernelMesh:
     def _along(self, axis: ChebyshevMesh) -> "KernelMesh":
         if axis.order == self.axes[0].order and torch.equal(axis.breaks, self.axes[0].breaks):
             return self
-        found = KernelMesh.of_axes([axis], self.base, self.tolerance)
-        return replace(found, is_wide=self.is_wide)
+        mesh = KernelMesh.of_axes([axis], self.base, self.tolerance)
+        return replace(mesh, is_wide=self.is_wide)
 
     def _mass_errors(self, scores: Columns, axis: ChebyshevMesh) -> Tensor:
         """Return errors (P,) of the mass of exponentials, over the allowed ones."""
@@ -225,11 +229,12 @@ class KernelMesh:
         steep = (values.diff().abs() / nodes.diff()).amax(-1, True) * nodes.abs().amax()
         rounding = torch.finfo(nodes.dtype).eps * (steep + values.abs().amax(-1, True))
 
+        # The error of a rule, from the difference to the rule on halved subintervals.
         weights = axis.rule()[1]
         values = (values - top).unflatten(-1, weights.shape)
         coarse = (values.exp() * weights).sum(-1)
-        halves, shares = halved_rule(axis.order, values)
-        fine = ((values @ halves.T).exp() * shares).sum(-1) * axis.breaks.diff()
+        halves, fine_weights = halved_rule(axis.order, values)
+        fine = ((values @ halves.T).exp() * fine_weights).sum(-1) * axis.breaks.diff()
         allowed = _MASS_SHARE * self.tolerance / coarse.shape[-1] + rounding
         errors: Tensor = (fine - coarse).abs() / (allowed * coarse.sum(-1, keepdim=True))
         return errors.amax(0)
@@ -270,8 +275,8 @@ def require_inside(base: BaseMeasure, features: FeatureMap) -> None:
 
 def dtype_of(psi: Basis) -> torch.dtype:
     """Return the dtype of a basis's tensors; float64 if it has none."""
-    found = [x.dtype for x in (*psi.parameters(), *psi.buffers()) if x.is_floating_point()]
-    return found[0] if found else torch.float64
+    dtypes = [x.dtype for x in (*psi.parameters(), *psi.buffers()) if x.is_floating_point()]
+    return dtypes[0] if dtypes else torch.float64
 
 
 def _find_axis(
@@ -292,7 +297,7 @@ def _find_axis(
 
     ends = base.negligible_beyond(axis, along_line)
     breaks = torch.cat([x.to(points) for x in (features.breaks(axis), base.jumps())])
-    found = find_mesh(
+    mesh = find_mesh(
         partial(features.along, axis),
         lambda t: base.log_factor(axis, t).exp(),
         ends,
@@ -300,26 +305,26 @@ def _find_axis(
         torch.cat([points[:, axis], breaks]),
         torch.cat([base.scales(axis).to(points), breaks]),
     )
-    if found is None:
+    if mesh is None:
         raise ValueError(
             f"{features.name} must be smooth between its points, the base {base.factors[axis]} "
             f"next to its ends, or tolerance larger: a mesh on {ends} does not resolve both to "
             f"{tolerance:g}"
         )
-    return found
+    return mesh
 
 
 def _refined(axis: ChebyshevMesh, excess: Callable[[ChebyshevMesh], Tensor]) -> ChebyshevMesh:
     """Refine until no error exceeds its bound, or rounding stops it."""
     best, wasted = _ROUGH, 0
     for _ in range(_MOST_STEPS):
-        found = excess(axis)
-        worst = float(found.amax())
+        errors = excess(axis)
+        worst = float(errors.amax())
         if worst <= 1 or wasted == _PATIENCE:
             break
         if worst <= best / 2:
             best, wasted = worst, 0
         elif best < _ROUGH:
             wasted += 1
-        axis = axis.refined(found > 1)
+        axis = axis.refined(errors > 1)
     return axis

@@ -1,7 +1,7 @@
 r"""The mesh engine: densities whose score is linear in functions, solved at the nodes of a mesh.
 
-`solve` finds the nodes, evaluates scores there and normalises. What else a density has are sums
-over the nodes, with the weights that its `Solution` holds.
+`solve` finds the nodes, evaluates scores there and normalizes. Expectations, entropies and masses
+of a density are sums over the nodes, with the weights that its `Solution` holds.
 """
 
 import math
@@ -28,9 +28,9 @@ __all__ = ["Solution", "find_mesh", "solve"]
 
 # Errors of scores on the mesh, by dimension, in float32 and float64.
 _TOLERANCE = {1: (1e-5, 1e-11), 2: (1e-5, 1e-7), 3: (1e-3, 1e-4)}
-# The error of functions that rounding causes, relative to that of the coordinates.
+# Errors of functions over the rounding errors of coordinates that cause them.
 _ROUNDING = 256
-# The first for numbers where large weights cancel, which takes few nodes in any case.
+# The tolerance for numbers in float32 where large weights of wide kernels cancel: few nodes do.
 _OF_WIDE = 1e-6
 # Below this alpha densities are so much more peaked than scores that the mesh must resolve them.
 _PEAKED = 1.2
@@ -42,7 +42,7 @@ _MARGIN = 4.0
 _LARGE = 16.0
 # The error of a mass that rounding may cause.
 _MASS = 1e-2
-# The share of a mass that may be where the mesh does not resolve the base.
+# The fraction of the mass that may lie where the mesh does not resolve the base.
 _FAR_OUT = 1e-3
 
 
@@ -62,7 +62,7 @@ class Solution:
 
     @property
     def A(self) -> Tensor:
-        """The normaliser (R,)."""
+        """The normalizer (R,)."""
         if self.level is not None:
             return self.level
         logs = self.scores + self.measure_on(self.mesh).log()
@@ -76,9 +76,10 @@ class Solution:
     def rows(self, rows: Tensor, weights: Tensor, features: FeatureMap) -> "Solution":
         """Return the solution of some rows (n,), whose weights and functions are given."""
         mesh = replace(self.mesh, matrix=None) if features.batch else self.mesh
-        parts = {name: getattr(self, name) for name in ("scores", "level", "Z", "nodal", "escort")}
-        some: Any = {name: x if x is None else x[..., rows] for name, x in parts.items()}
-        return Solution(weights, features, mesh, self.power.take(rows), **some)
+        names = ("scores", "level", "Z", "nodal", "escort")
+        tensors = {name: getattr(self, name) for name in names}
+        selected: Any = {name: x if x is None else x[..., rows] for name, x in tensors.items()}
+        return Solution(weights, features, mesh, self.power.take(rows), **selected)
 
     def detach(self) -> "Solution":
         """Return the solution with its tensors detached from the graph."""
@@ -120,8 +121,8 @@ class Solution:
         """Return weights at the nodes of a mesh (m, G, R): their sum with g is E_p[g]."""
         return self.unnormalized_on(mesh) / self.Z
 
-    # At alpha = 1 weights sum to 1; elsewhere a column of ones gives the total, and makes gradients
-    # those of centred functions.
+    # At alpha = 1 weights sum to 1. Elsewhere a column of ones gives their total, and the quotient
+    # E[g] = sum w g / sum w centers gradients: its derivative in w is g - E[g] over the total.
 
     def means(self, values: Tensor, mesh: KernelMesh) -> Tensor:
         """Return expectations (*batch, N) of functions with values (Q, N) at the nodes."""
@@ -158,8 +159,8 @@ class Solution:
 
     def _inner_location(self) -> Tensor:
         """Return a location in the base's support (D,), where the mesh has most mass."""
-        place = self.mesh.measure.flatten().argmax(0, keepdim=True)
-        return self.mesh.nodes.index_select(0, place).reshape(-1).to(self.weights)
+        index = self.mesh.measure.flatten().argmax(0, keepdim=True)
+        return self.mesh.nodes.index_select(0, index).reshape(-1).to(self.weights)
 
 
 def _with_ones(values: Tensor) -> Tensor:
@@ -177,17 +178,17 @@ def solve(
     mesh: KernelMesh | None = None,
     validate: bool = False,
 ) -> Solution:
-    """Normalise the densities of scores at the nodes of a mesh.
+    """Normalize the densities of scores at the nodes of a mesh.
 
     Args:
         weights: Weights of the functions (*batch, I).
         features: The functions.
         base: The base density.
         alpha: Entropic index from 1 to 2, a number or (*batch).
-        inside: Whether A or Z normalises.
+        inside: Whether A or Z normalizes.
         tolerance: Relative error to which scores are polynomials between nodes.
         mesh: That of another density; default: a new one.
-        validate: Whether values of the functions are compared with those of the given mesh.
+        validate: Whether values of the functions are compared with the ones that the mesh keeps.
     """
     if base is None and isinstance(features, BasisFeatures):
         base = _uniform_on(features.basis)
@@ -206,9 +207,9 @@ def solve(
             scores = _scores_at_nodes(weights, features, mesh, exponential)
     eps = alpha.reshape(-1).to(scores) - 1 if isinstance(alpha, Tensor) else float(alpha) - 1
     power, measure = Power(eps), mesh.measure.unsqueeze(-1).to(scores.dtype)
-    normalised = _by_softmax if exponential else _inside if inside else _outside
+    normalize = _by_softmax if exponential else _inside if inside else _outside
     solution = Solution(
-        weights, features, mesh, power, scores, *normalised(scores, measure, power, weights)
+        weights, features, mesh, power, scores, *normalize(scores, measure, power, weights)
     )
     if not is_given:
         _require_resolved(solution)
@@ -242,6 +243,7 @@ def find_mesh(
         """Bound the log density at locations (q, D), also of somewhat larger scores."""
         if not sizes.numel():
             return t.new_zeros(len(t))
+        # |f| <= sum |w| |phi|, and the log density is at most log(1 + eps f)/eps, or f at eps = 0.
         size = (sizes @ features.at(t).detach().abs()).reshape(-1, len(t)).amax(0)
         return torch.log1p(eps * size) / eps if eps > 0 else size
 
@@ -259,7 +261,7 @@ def find_mesh(
 
 
 def _attainable(tolerance: float, points: Tensor) -> float:
-    """Return a tolerance of functions, raised to what rounding leaves of coordinates (n, D)."""
+    """Return a tolerance of functions, at least their error by rounding of coordinates (n, D)."""
     points = points.detach().double()
     span = (points.amax(0) - points.amin(0)).clamp_min(torch.finfo(points.dtype).tiny)
     far = float((points.abs().amax(0) / span).amax())
@@ -275,19 +277,21 @@ def _refined(
     scores: Tensor,
     alpha: Tensor | float,
 ) -> KernelMesh:
-    """Return the mesh of another density, refined where those of the largest scores are peaked."""
+    """Return a given mesh, refined where the densities of the largest scores are peaked."""
     if not _least(alpha) < _PEAKED:
         return mesh
+    # The densities of the widest ranges of scores are the most peaked.
     by_row = scores.flatten(0, 1)
     spread = by_row.amax(0) - by_row.amin(0)
     rows = spread.topk(min(_SHARPEST, len(spread))).indices
-    some, nodes = weights.detach().reshape(-1, weights.shape[-1]), mesh.axes[0].rule()[0].flatten()
+    flat_weights = weights.detach().reshape(-1, weights.shape[-1])
+    nodes = mesh.axes[0].rule()[0].flatten()
 
     def exact(t: Tensor) -> Tensor:
         if mesh.matrix is None or features.batch or not torch.equal(t, nodes):
             return _exact_scores(weights, features, t, rows)
         matrix: Tensor = mesh.matrix.unflatten(-1, mesh.measure.shape).mT.flatten(-2)
-        return some[rows].double() @ matrix
+        return flat_weights[rows].double() @ matrix
 
     finer = mesh.for_scores(exact, True)
     if finer is mesh:
@@ -311,14 +315,14 @@ def _exact_scores(
     if rows is not None and not features.batch:
         weights, batch = weights.reshape(-1, weights.shape[-1])[rows], rows.shape
     located = t.reshape(-1, *(1,) * (len(batch) + 1))
-    found = features.score(weights, located, batch).reshape(len(t), -1).T
-    return found if rows is None or not features.batch else found[rows]
+    scores = features.score(weights, located, batch).reshape(len(t), -1).T
+    return scores if rows is None or not features.batch else scores[rows]
 
 
 def _scores_at_nodes(
     weights: Tensor, features: FeatureMap, mesh: KernelMesh, exponential: bool
 ) -> Tensor:
-    """Return f at the nodes (m, G, R). Its dtype is that of all sums over the nodes.
+    """Return f at the nodes (m, G, R), in the dtype of all sums over the nodes.
 
     It is float64 if weights are, if so many functions overlap that large weights cancel (vectors
     have too many nodes for it), or if scores are so large that their last bits matter.
@@ -351,7 +355,7 @@ def _scores_in(
     return scores.to(dtype).reshape(*mesh.measure.shape, -1)
 
 
-# Normalising
+# Normalizing
 
 # A, Z, and weights of p Z and of its escort
 _Normalized = tuple[Tensor | None, Tensor, Tensor, Tensor]
@@ -396,6 +400,7 @@ def _outside(scores: Tensor, measure: Tensor, power: Power, weights: Tensor) -> 
 
 def _require_digits(A: Tensor, weights: Tensor, valid: Tensor | bool = True) -> None:
     """Raise unless scores as large as A have enough digits after the point."""
+    # The rounding error of such a score is eps^(1/3): 0.005 in float32.
     most = float(torch.finfo(A.dtype).eps ** (-2 / 3))
     rule = f"so small that scores have digits after the point in {A.dtype}"
     require((A.abs() <= most) & valid, "weights", rule, weights)
@@ -409,10 +414,11 @@ def _require_resolved(s: Solution) -> None:
     if s.features.dim > 1 or not s.batch.numel() or not bool(far.any()):
         return
     logs = s.scores + mesh.measure.log().unsqueeze(-1)
-    shares = torch.softmax(logs.flatten(0, 1), 0).reshape(logs.shape).sum(0)
+    masses = torch.softmax(logs.flatten(0, 1), 0).reshape(logs.shape).sum(0)
     # No power moves as far as the exponential.
-    if bool((shares[far].sum(0) <= _FAR_OUT).all()):
+    if bool((masses[far].sum(0) <= _FAR_OUT).all()):
         return
+    # A mesh that resolves the density has the same mass as one with twice the nodes.
     mass = sum_nodes(s.weights_on(mesh.with_order(2 * mesh.axes[0].size)))
     rule = "so small that the density is not in the far tails of the base"
     require((mass - 1).abs() <= math.sqrt(mesh.tolerance), "weights", rule, s.weights)

@@ -10,8 +10,8 @@ __all__ = ["draw_vectors"]
 
 # Units of rounding of scores and levels.
 _ROUNDING = 8
-# A cell's bound is the node's score, plus this share of the way to the greatest of its neighbours
-# and that share of their range, at most 1, for peaks between nodes.
+# A cell's bound is the score at its node, plus a fraction of the rise to the greatest neighbor and,
+# for peaks between nodes, a fraction of the fall to the least one, up to a limit.
 _TOWARDS, _BEYOND, _HIGHEST = 0.75, 0.375, 1.0
 # Numbers in the largest matrix of a round; proposals for each draw, and in any case.
 _ELEMENTS, _MOST_PROPOSALS, _ANY_PROPOSALS = 2**21, 200, 10**6
@@ -33,7 +33,7 @@ def draw_vectors(s: Solution, sample_shape: Size) -> Tensor:
     count = sample_shape.numel() * rows
     row = torch.arange(count, device=log_bound.device) % max(rows, 1)
     above = _distribution(log_bound + log_volume)
-    found = s.weights.new_empty(count, dim)
+    draws = s.weights.new_empty(count, dim)
     waiting, proposals = torch.arange(count, device=row.device), 0
     room = max(1, _ELEMENTS // s.features.points.shape[:-1].numel())
     while len(waiting):
@@ -43,30 +43,33 @@ def draw_vectors(s: Solution, sample_shape: Size) -> Tensor:
                 "density is much narrower than the nodes are apart; a smaller tolerance brings "
                 "more nodes"
             )
-        part, rest = waiting[:room], waiting[room:]
-        proposals += len(part)
-        at = row[part]
+        tried, postponed = waiting[:room], waiting[room:]
+        proposals += len(tried)
+        at = row[tried]
+        # Cells by their masses under the bound, then uniform locations in them.
         level = at + torch.rand(at.shape, dtype=torch.float64, device=at.device)
         cell = torch.searchsorted(above, level, right=True)
         cell = torch.minimum(cell, (at + 1) * log_bound.shape[1] - 1) % log_bound.shape[1]
-        places = torch.unravel_index(cell, [len(end) - 1 for end in ends])
-        share = torch.rand(len(at), dim, dtype=torch.float64, device=at.device)
-        axes = zip(ends, places, share.T, strict=True)
+        indices = torch.unravel_index(cell, [len(end) - 1 for end in ends])
+        fraction = torch.rand(len(at), dim, dtype=torch.float64, device=at.device)
+        axes = zip(ends, indices, fraction.T, strict=True)
         t = torch.stack([torch.lerp(e[i], e[i + 1], x) for e, i, x in axes], -1).to(s.weights)
         excess = _log_density(s, t, at) - log_bound[at, cell]
         over = excess > 0
         if over.any():
             # Raise the bounds, and draw all of these densities' vectors anew.
-            place = (at[over], cell[over])
-            log_bound[place] = torch.maximum(log_bound[place] + 2 * excess[over], log_bound[place])
+            exceeded = (at[over], cell[over])
+            bound = log_bound[exceeded]
+            log_bound[exceeded] = torch.maximum(bound + 2 * excess[over], bound)
             above = _distribution(log_bound + log_volume)
             again = torch.isin(row, at[over]).index_fill(0, waiting, True)
             waiting = again.nonzero().squeeze(-1)
             continue
+        # With the probability of density over bound.
         accepted = torch.rand_like(excess).log() < excess
-        found[part[accepted]] = t[accepted]
-        waiting = torch.cat([part[~accepted], rest])
-    return found.reshape(*sample_shape, *s.batch, dim)
+        draws[tried[accepted]] = t[accepted]
+        waiting = torch.cat([tried[~accepted], postponed])
+    return draws.reshape(*sample_shape, *s.batch, dim)
 
 
 def _distribution(log_mass: Tensor) -> Tensor:
@@ -81,10 +84,10 @@ def _log_density(s: Solution, t: Tensor, row: Tensor) -> Tensor:
     columns, weights = s.features.at(t).to(s.Z), s.weights.to(s.Z)
     columns = columns.reshape(-1, *columns.shape[-2:])
     sets = torch.arange(len(columns), device=row.device).reshape(s.features.batch)
-    own = sets.expand(s.batch).reshape(-1)[row]
-    columns = columns[own, :, torch.arange(len(t), device=row.device)]
+    function_set = sets.expand(s.batch).reshape(-1)[row]
+    columns = columns[function_set, :, torch.arange(len(t), device=row.device)]
     terms, level = columns * weights.reshape(-1, columns.shape[-1])[row], s.A[row]
-    # Draws keep away from edges by the rounding of the score, whose terms others add otherwise.
+    # `log_prob` sums the terms in another order: draws keep its rounding error away from edges.
     rounding = _ROUNDING * torch.finfo(terms.dtype).eps * (terms.abs().sum(-1) + level.abs())
     base = s.mesh.base.log_density(t.double())
     return s.power.take(row).log_at(terms.sum(-1) - level - rounding).double() + base
@@ -97,8 +100,8 @@ def _bounds(s: Solution, ends: list[Tensor]) -> tuple[Tensor, Tensor]:
     log_base = s.mesh.base.log_density(s.mesh.nodes).reshape(s.mesh.measure.shape).T
     high, low, log_base = x, x, log_base.reshape(1, *counts)
     for axis in range(1, x.dim()):
-        high, low = _neighbours_max(high, axis), -_neighbours_max(-low, axis)
-        log_base = _neighbours_max(log_base, axis)
+        high, low = _neighbors_max(high, axis), -_neighbors_max(-low, axis)
+        log_base = _neighbors_max(log_base, axis)
     beyond = _BEYOND * (x - low) + 4 * torch.finfo(x.dtype).eps * (1 + x.abs())
     x = (x + _TOWARDS * (high - x) + beyond.clamp_max(_HIGHEST)).flatten(1)
     rows = torch.arange(len(x), device=x.device).unsqueeze(-1)
@@ -107,13 +110,17 @@ def _bounds(s: Solution, ends: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def _cell_ends(axis: ChebyshevMesh) -> Tensor:
-    """Return ends (n + 1,) of cells as long as Gauss-Legendre weights, each around its node."""
+    """Return ends (n + 1,) of cells as long as Gauss-Legendre weights, each around its node.
+
+    By the separation theorem of Chebyshev, Markov and Stieltjes (Szego, Orthogonal Polynomials,
+    3.41), sums of weights lie between nodes, so that cell k contains node k.
+    """
     lengths = axis.rule()[1]
     ends = axis.breaks[:-1].unsqueeze(-1) + lengths.cumsum(-1)
     return torch.cat([axis.breaks[:1], ends[:, :-1].flatten(), axis.breaks[1:]]).sort().values
 
 
-def _neighbours_max(x: Tensor, axis: int) -> Tensor:
-    """Return the greatest of each entry and its neighbours along an axis."""
+def _neighbors_max(x: Tensor, axis: int) -> Tensor:
+    """Return the greatest of each entry and its neighbors along an axis."""
     first, last = x.narrow(axis, 0, 1), x.narrow(axis, x.shape[axis] - 1, 1)
     return torch.cat([first, x, last], axis).unfold(axis, 3, 1).amax(-1)

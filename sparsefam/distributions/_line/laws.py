@@ -12,7 +12,7 @@ from ..._numerics.modes import may_be_differentiated, values_are_readable
 from ..._numerics.operators import differentiable
 from ..._numerics.quadrature import gauss_legendre
 
-__all__ = ["Law", "LawBetween", "torch_law"]
+__all__ = ["Law", "LawBetween"]
 
 _ROOT = math.sqrt(0.5)
 _HALF_LOG = math.log(2 * math.pi) / 2
@@ -749,20 +749,3 @@ class LawBetween:
             known = torch.where(step < math.inf, near, t)
         known = torch.clamp(known, low, high)
         return known if is_constant else known.detach() + (t - t.detach())
-
-
-def torch_law(p: Any, name: str | None) -> Law | None:
-    """Return the law of a float64 distribution of torch or Pyro, if it has closed forms."""
-    if name in ("Cauchy", "Gumbel"):
-        return Law(name.lower(), p.loc, p.scale)
-    if name == "LogNormal":
-        return Law("normal", p.loc, p.scale, True, lower=0.0)
-    if name == "Exponential":
-        return Law("exponential", 0.0, p.rate.reciprocal(), lower=0.0)
-    if name == "Pareto":
-        return Law("exponential", p.scale.log(), p.alpha.reciprocal(), True, lower=p.scale)
-    if name == "Weibull":
-        return Law("reversed gumbel", p.scale.log(), p.concentration.reciprocal(), True, lower=0.0)
-    if name in ("HalfNormal", "HalfCauchy"):
-        return Law(name[4:].lower(), 0.0, p.scale, lower=0.0, log_factor=math.log(2))
-    return None

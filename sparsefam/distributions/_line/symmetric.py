@@ -52,26 +52,30 @@ def support_rule(
         breaks = lower.new_empty(0)
     infinity = breaks.new_tensor([math.inf])
     first, last = torch.cat([-infinity, breaks]), torch.cat([breaks, infinity])
-    # Ends (pieces, *domains, *ones), the lower one above the upper one if a piece is empty.
+    # Ends (pieces, *domains, *ones). Where a piece is empty, the lower end is above the upper one.
     lower = torch.maximum(lower, first.reshape(-1, *(1,) * lower.dim()))
     upper = torch.minimum(upper, last.reshape(-1, *(1,) * upper.dim()))
     lower, upper = (x.reshape(*x.shape, *(1,) * p.loc.dim()).to(p.loc) for x in (lower, upper))
-    share, rule = (x.reshape(-1, *(1,) * lower.dim()) for x in smooth_unit_rule(order, p.loc))
+    fraction, unit_weights = (
+        x.reshape(-1, *(1,) * lower.dim()) for x in smooth_unit_rule(order, p.loc)
+    )
+    # Two rules on each piece, which meet at the center if that is inside.
     low, high = _clip(p, lower), _clip(p, upper)
     middle = torch.minimum(low.clamp_min(0), high)
-    x = torch.cat([low + (middle - low) * share, middle + (high - middle) * share])
-    lengths = torch.cat([(middle - low) * rule, (high - middle) * rule]).clamp_min(0)
-    weights = lengths * torch.exp(p.generator.log_density(x))
+    x = torch.cat([low + (middle - low) * fraction, middle + (high - middle) * fraction])
+    lengths = torch.cat([(middle - low) * unit_weights, (high - middle) * unit_weights])
+    weights = lengths.clamp_min(0) * torch.exp(p.generator.log_density(x))
     t = _move_inside(p.loc + p.scale * x, lower, upper)
     return t.flatten(0, 1), x.flatten(0, 1), weights.flatten(0, 1)
 
 
 def _clip(p: Any, end: Tensor) -> Tensor:
     """Return an end of domains, clipped to the support, as x = (t - loc)/scale."""
-    reach, offset = p.generator.reach(), end - p.loc
-    inside = offset.abs() < reach * p.scale
+    half_width, offset = p.generator.reach(), end - p.loc
+    inside = offset.abs() < half_width * p.scale
     # Replaced before the division, whose derivative overflows far away.
-    return torch.where(inside, torch.where(inside, offset, 0.0) / p.scale, offset.sign() * reach)
+    x = torch.where(inside, offset, 0.0) / p.scale
+    return torch.where(inside, x, offset.sign() * half_width)
 
 
 def _move_inside(t: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
@@ -85,7 +89,7 @@ def _move_inside(t: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
 def expect_on_support(p: Any, psi: Basis, order: int = 64) -> Tensor:
     r"""Return $E_p[\psi]$, (*batch, N), integrating each function where it is not negligible."""
     t, _, weights = support_rule(p, *_bounds(psi), psi.breaks, order)
-    return (weights * _own_values(psi, t, 1)).sum(0).movedim(0, -1)
+    return (weights * _values_by_function(psi, t, 1)).sum(0).movedim(0, -1)
 
 
 def _bounds(psi: Basis) -> tuple[Tensor, Tensor]:
@@ -94,7 +98,7 @@ def _bounds(psi: Basis) -> tuple[Tensor, Tensor]:
     return psi.effective_support
 
 
-def _own_values(psi: Basis, nodes: Tensor, axis: int) -> Tensor:
+def _values_by_function(psi: Basis, nodes: Tensor, axis: int) -> Tensor:
     """Evaluate the j-th function at the nodes with index j along `axis`."""
     return psi.own(nodes.movedim(axis, -1)).movedim(-1, axis)
 
@@ -114,42 +118,44 @@ def _gaussians(p: Any, centers: Tensor, widths: Tensor) -> Tensor:
     h = p.scale / w
     ends = _overlap((p.loc - c) / w, h, p.generator.reach())
     order = 80 if p.loc.dtype == torch.float64 else 64
-    share, rule = (x.reshape(-1, *(1,) * h.dim()) for x in smooth_unit_rule(order, p.loc))
+    fraction, unit_weights = (
+        x.reshape(-1, *(1,) * h.dim()) for x in smooth_unit_rule(order, p.loc)
+    )
     total = torch.zeros_like(h)
     for (x0, z0, cut0), (x1, z1, cut1) in pairwise(ends):
         # Each coordinate between its own ends: one by the length of the other may pass the edge.
-        density = torch.exp(p.generator.log_density(x0 + (x1 - x0) * share))
-        gauss = torch.exp(-0.5 * (z0 + (z1 - z0) * share).square())
+        density = torch.exp(p.generator.log_density(x0 + (x1 - x0) * fraction))
+        gauss = torch.exp(-0.5 * (z0 + (z1 - z0) * fraction).square())
         # The length in z only where the Gaussian ends: between edges of a density that is narrow
         # because alpha is near 1, z hardly changes.
         length = torch.where((h > 1) & (cut0 | cut1), (z1 - z0) / h.clamp_min(1), x1 - x0)
-        total = total + length * (rule * density * gauss).sum(0)
+        total = total + length * (unit_weights * density * gauss).sum(0)
     return (total / (w * math.sqrt(2 * math.pi))).movedim(0, -1)
 
 
-def _overlap(offset: Tensor, h: Tensor, reach: Tensor | float) -> list[_Point]:
-    """Return ends and middle, as (x, z), of where both the density and the Gaussian matter.
+def _overlap(offset: Tensor, h: Tensor, half_width: Tensor | float) -> list[_Point]:
+    """Return ends and middle, as (x, z), of the interval where density and Gaussian both matter.
 
     The third entry tells whether the Gaussian ends there. Both coordinates of a point are chosen by
     one condition: otherwise two points would share the derivative at a tie.
     """
     cut = 9.5 if offset.dtype == torch.float64 else 6.5
-    half = reach * h
-    reach = reach * torch.ones_like(h)
+    half = half_width * h
+    half_width = half_width * torch.ones_like(h)
     first, last = ((end - offset.detach()) / h.detach() for end in (-cut, cut))
-    empty = (last <= -reach) | (first >= reach)
-    centre = (torch.zeros_like(offset), offset, torch.zeros_like(empty))
+    empty = (last <= -half_width) | (first >= half_width)
+    center = (torch.zeros_like(offset), offset, torch.zeros_like(empty))
     ends = []
-    # By the numbers that x takes: an end of neither would not move.
-    for sign, inner in ((-1, first > -reach), (1, last < reach)):
+    # The conditions compare x itself: an end chosen by neither would have no derivative.
+    for sign, inner in ((-1, first > -half_width), (1, last < half_width)):
         inner = inner & ~empty
         # Replaced before the division, whose derivative overflows.
         x = torch.where(inner, sign * cut - offset, 0.0) / torch.where(inner, h, 1.0)
         gaussian = (x, torch.full_like(offset, sign * cut), inner)
-        end = _choose(inner, gaussian, (sign * reach, offset + sign * half, inner))
-        ends.append(_choose(empty, centre, end))
+        end = _choose(inner, gaussian, (sign * half_width, offset + sign * half, inner))
+        ends.append(_choose(empty, center, end))
     low, high = ends
-    middle = _choose(low[0] > 0, low, _choose(high[0] < 0, high, centre))
+    middle = _choose(low[0] > 0, low, _choose(high[0] < 0, high, center))
     return [low, middle, high]
 
 
@@ -174,8 +180,8 @@ def covariance_on_support(p: Any, phi: Basis, psi: Basis) -> Tensor:
     bases = [phi] if phi is psi else [phi, psi]
     ends = [basis.effective_support for basis in bases if basis.effective_support is not None]
     breaks = [basis.breaks for basis in bases if basis.breaks is not None]
-    places = [x for lower, upper in ends for x in (lower, (lower + upper) / 2, upper)]
-    cuts = torch.cat([p.loc.new_empty(0), *places, *breaks]).sort().values
+    landmarks = [x for lower, upper in ends for x in (lower, (lower + upper) / 2, upper)]
+    cuts = torch.cat([p.loc.new_empty(0), *landmarks, *breaks]).sort().values
     infinity = cuts.new_tensor([math.inf])
     order = 48 if ends else WAVE_ORDER
     rule = support_rule(p, torch.cat([-infinity, cuts]), torch.cat([cuts, infinity]), order=order)
@@ -188,12 +194,13 @@ def covariance_on_support(p: Any, phi: Basis, psi: Basis) -> Tensor:
 
 def _covariance_with_local(p: Any, phi: Basis, psi: Basis) -> Tensor:
     """Return the covariance of any basis and one that is negligible outside bounded domains."""
+    # Cov[phi, psi] = E[(phi - E phi) psi], integrated where psi is not negligible.
     half = p.generator.reach() * p.scale
     t, x, weights = support_rule(p, *_bounds(psi), Stack(phi, psi).breaks, 80)
     require_resolved(phi, t, 64)
-    nodes, shares = p.generator.rule(WAVE_ORDER)
+    nodes, rule_weights = p.generator.rule(WAVE_ORDER)
     differences = _differences(p, phi, p.loc + p.scale * nodes, nodes)
-    mean = (shares.unsqueeze(-1) * differences).sum(0)
+    mean = (rule_weights.unsqueeze(-1) * differences).sum(0)
     if isinstance(phi, Fourier):
         # On the whole support a wave may vary too fast for the rule, but not for its closed form.
         fast = half.unsqueeze(-1) * phi.frequencies.abs() > WAVE_ORDER / 4
@@ -201,7 +208,7 @@ def _covariance_with_local(p: Any, phi: Basis, psi: Basis) -> Tensor:
     # Functions that cover the support may be almost constant there.
     lower, upper = (y.reshape(*y.shape, *(1,) * p.loc.dim()) for y in _bounds(psi))
     whole = (lower <= p.loc - half) & (p.loc + half <= upper)
-    g = _own_values(psi, t, 1)
+    g = _values_by_function(psi, t, 1)
     g = g - torch.where(whole, (weights * g).sum(0), 0.0)
     return torch.einsum("qn...,qn...m->...mn", weights * g, _differences(p, phi, t, x) - mean)
 
@@ -221,7 +228,10 @@ def _differences(p: Any, psi: Basis, t: Tensor, x: Tensor) -> Tensor:
 
 
 def wave_differences(angle: Tensor, step: Tensor) -> Tensor:
-    """Return cos(angle + step) - cos(angle), then the same of sines, (..., 2 K)."""
+    """Return cos(angle + step) - cos(angle), then the same of sines, (..., 2 K).
+
+    By the sum-to-product identities, which do not cancel for small steps.
+    """
     chord, middle = 2 * (0.5 * step).sin(), angle + 0.5 * step
     return torch.cat([-chord * middle.sin(), chord * middle.cos()], -1)
 
