@@ -21,9 +21,9 @@ __all__ = ["ScaledBeta"]
 
 # Nodes between two cuts.
 _ORDER = 24
-# Drop of the log density from which on tails are integrated by themselves: so many nodes on as much
-# of a drop.
-_DEEP, _TAIL_ORDER = 40.0, 32
+# Drop of the log density from which on tails are integrated by themselves, until it has dropped
+# by so much more, with so many nodes.
+_DEEP, _TAIL, _TAIL_ORDER = 20.0, 40.0, 32
 
 
 class ScaledBeta(IntegratedDistribution):
@@ -234,7 +234,7 @@ class _LogOdds(IntegratedDistribution):
         if values_are_readable(deep) and not deep.any():
             return log_share
         # The log density falls at least as fast as here.
-        length = torch.where(deep, (_DEEP / slope).detach(), 1.0)
+        length = torch.where(deep, (_TAIL / slope).detach(), 1.0)
         y, rule = (x.reshape(-1, *(1,) * t.dim()) for x in gauss_legendre(_TAIL_ORDER, t))
         t = torch.where(deep, t, 0.0)
         top = self._log_q(t)
