@@ -115,7 +115,7 @@ CHANNELS, HEADS = 256, 8
 
 
 def _training_step(module: nn.Module, forward: Callable[[Tensor], Tensor], length: int) -> Call:
-    """Return a call of one training step without its optimiser, on one sequence."""
+    """Return a call of one training step without its optimizer, on one sequence."""
     x = torch.randn(1, length, CHANNELS, generator=_generator(), requires_grad=True)
     upstream = torch.randn(1, length, CHANNELS, generator=_generator(1))
     leaves = (x, *(p for p in module.parameters() if p.requires_grad))
@@ -197,7 +197,7 @@ def kernel_case(
     """Draw 256 weights a score in float64, and 64 basis functions of these widths in turn.
 
     Scores have a standard deviation on [0, 1]. One that is negative everywhere is negated, since
-    its support would be empty if it is normalised outside.
+    its support would be empty if it is normalized outside.
     """
     weights = torch.randn(*shape, 256, generator=_generator()).double()
     points = torch.linspace(0, 1, 256, dtype=torch.float64)

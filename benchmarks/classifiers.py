@@ -186,13 +186,13 @@ class LinearTwin(Taps):
 
     def contexts(self, x: Tensor, values: Tensor, times: Tensor, padding: Tensor) -> Tensor:
         center = (times[:, None] + self.taps()[0][:, None]).flatten(1)  # (B, heads * L)
-        left, right, share = neighbours(times, padding, center)
+        left, right, share = neighbors(times, padding, center)
         left, right, share = (x.reshape(len(x), HEADS, -1, 1) for x in (left, right, share))
         first, second = (values.gather(2, x.expand_as(values)) for x in (left, right))
         return torch.lerp(first, second, share)
 
 
-def neighbours(times: Tensor, padding: Tensor, where: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def neighbors(times: Tensor, padding: Tensor, where: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the numbers of the observations left and right of places (B, Q), and the share.
 
     The share of the right one is 0 before the first observation, and 1 after the last.

@@ -2,7 +2,7 @@
 
 Every number of threads and every checkout has a process of its own; the processes take turns.
 Prints milliseconds of one call, forward and backward, and the ratio to the time of the first number
-of threads or, with `--against`, of the other checkout: medians of neighbouring calls. The last
+of threads or, with `--against`, of the other checkout: medians of neighboring calls. The last
 column is what torch allocates at the peak.
 Nothing else may run on the machine; `--busy` keeps one core busy.
 """

@@ -3,7 +3,7 @@
 Draws samples from densities with compact or separated supports, and parts of real columns. Two more
 tables count fitted observations with density zero, and compare ranks of anomalies; another one is
 of time and memory by the number of rows (`--only "rows of data"`). `--write` puts the tables into
-docs/benchmarks.md. `--only neighbours` compares with scipy, scikit-learn and KDEpy (`pip install
+docs/benchmarks.md. `--only neighbors` compares with scipy, scikit-learn and KDEpy (`pip install
 --group kde`, else left out), for docs/tutorials/estimation.md.
 """
 
@@ -153,7 +153,7 @@ def error_tables(sizes: dict[int, int], jobs: int = 2) -> list[Table]:
     return out
 
 
-# Neighbours: known bounded densities with their bounds, and draws of each
+# Neighbors: known bounded densities with their bounds, and draws of each
 
 LAWS: dict[str, tuple[Any, Callable[[np.random.Generator, int], Array], tuple[float, Any]]] = {
     "beta(2, 3)": (stats.beta(2, 3).pdf, lambda rng, n: rng.beta(2, 3, n), (0, 1)),
@@ -177,7 +177,7 @@ LAWS: dict[str, tuple[Any, Callable[[np.random.Generator, int], Array], tuple[fl
 DRAWN = {1000: 5, 100_000: 2}
 
 
-def neighbours() -> dict[str, Callable[[Array, Array, tuple[float, Any]], Array]]:
+def neighbors() -> dict[str, Callable[[Array, Array, tuple[float, Any]], Array]]:
     """Return estimates on a grid from data and their bounds."""
 
     def ours(x: Array, grid: Array, bounds: Any = None) -> Array:
@@ -236,18 +236,18 @@ def _distances(trial: tuple[int, str, int]) -> list[tuple[float, float]]:
     x = sample(np.random.default_rng(seed), size)
     grid = GRID if bounds[1] else np.linspace(-1, 15, 4001)
     found = []
-    for estimate in neighbours().values():
+    for estimate in neighbors().values():
         start = time.thread_time()
         error = np.abs(estimate(x, grid, bounds) - density(grid)).sum() * (grid[1] - grid[0])
         found.append((float(error), time.thread_time() - start))
     return found
 
 
-def neighbour_tables(drawn: dict[int, int] = DRAWN, jobs: int = 2) -> list[Table]:
+def neighbor_tables(drawn: dict[int, int] = DRAWN, jobs: int = 2) -> list[Table]:
     """Return errors and seconds of all estimates, and of how many cases ours has the lowest."""
     trials = [(n, name, k) for n, count in drawn.items() for name in LAWS for k in range(count)]
     outcomes = dict(zip(trials, in_processes(_distances, trials, jobs), strict=True))
-    rows, best, columns = [], 0, list(neighbours())
+    rows, best, columns = [], 0, list(neighbors())
     for name, (n, count) in product(LAWS, drawn.items()):
         means = np.mean([outcomes[n, name, k] for k in range(count)], 0)
         best += int(means[:, 0].argmin() < 2)
@@ -388,17 +388,17 @@ def coverage_tables(
 
 def own_data() -> dict[str, Array]:
     """Return 46 columns, real and drawn: continuous, rounded, counts and heavy tails."""
-    iris, wine, tumours, digits = load_iris(), load_wine(), load_breast_cancer(), load_digits().data
+    iris, wine, tumors, digits = load_iris(), load_wine(), load_breast_cancer(), load_digits().data
     diabetes, rng = load_diabetes(scaled=False), np.random.default_rng(0)
     found = {name: iris.data[:, i] for i, name in enumerate(iris.feature_names)}
     for name in ("flavanoids", "proline", "malic_acid", "color_intensity", "hue"):
         found[name] = wine.data[:, wine.feature_names.index(name)]
-    names = list(tumours.feature_names)
+    names = list(tumors.feature_names)
     for name in (
         *("mean concavity", "mean area", "worst perimeter", "area error"),
         *("fractal dimension error", "concave points error"),
     ):
-        found[name] = tumours.data[:, names.index(name)]
+        found[name] = tumors.data[:, names.index(name)]
     for name in ("age", "bmi", "bp", "s1", "s4", "s6"):
         found[f"diabetes {name}"] = diabetes.data[:, diabetes.feature_names.index(name)]
     found |= {"jumps": load_linnerud().data[:, 2], "pulse": load_linnerud().target[:, 2]}
@@ -469,7 +469,7 @@ ANOMALIES = (
 
 
 def anomaly_table(columns: tuple[tuple[str, ...], ...] = ANOMALIES, splits: int = 5) -> Table:
-    """Return areas under the curve of malignant tumours against benign ones that are held out."""
+    """Return areas under the curve of malignant tumors against benign ones that are held out."""
     data, rows = load_breast_cancer(), []
     for names in columns:
         x = data.data[:, [list(data.feature_names).index(name) for name in names]]
@@ -498,9 +498,9 @@ def anomaly_table(columns: tuple[tuple[str, ...], ...] = ANOMALIES, splits: int 
         flagged = f"{false:.1%}, {true:.1%}", f"{forest_false:.1%}, {forest_true:.1%}"
         rows.append([", ".join(names), *(f"{area:.4f}" for area in areas), *flagged])
     title = (
-        f"Breast cancer, means of {splits} splits, 60% of the benign tumours fitted: area under "
-        "the curve of `decision_function`, of `KernelDensity` on standardised columns, and of "
-        "`IsolationForest`; benign tumours and cancers that `predict` flags."
+        f"Breast cancer, means of {splits} splits, 60% of the benign tumors fitted: area under "
+        "the curve of `decision_function`, of `KernelDensity` on standardized columns, and of "
+        "`IsolationForest`; benign tumors and cancers that `predict` flags."
     )
     header = ["columns", OURS, "Scott's bandwidth", "bandwidth 1", "IsolationForest"]
     header += ["flagged", "by IsolationForest"]
@@ -520,8 +520,8 @@ def main(arguments: list[str] | None = None) -> int:
         "fitted observations": lambda: [own_table()],
         "anomalies": lambda: [anomaly_table()],
     }
-    pages = {"neighbours": "tutorials/estimation.md"}
-    sections["neighbours"] = lambda: neighbour_tables(DRAWN, chosen.jobs)
+    pages = {"neighbors": "tutorials/estimation.md"}
+    sections["neighbors"] = lambda: neighbor_tables(DRAWN, chosen.jobs)
     return max(
         run("estimation", {name: sections[name]}, chosen.write, pages.get(name, "benchmarks.md"))
         for name in chosen.only or sections

@@ -10,7 +10,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .classifiers import CHANNELS, Head, neighbours
+from .classifiers import CHANNELS, Head, neighbors
 from .irregular import Part
 
 FINE, COARSE, REFERENCES, HEADS = 512, 128, 64, 8
@@ -24,7 +24,7 @@ def middles(size: int) -> Tensor:
 def on_grid(times: Tensor, values: Tensor, padding: Tensor, size: int) -> tuple[Tensor, Tensor]:
     """Return the linear interpolant (B, size, C), and the distance of the nearest observation."""
     grid = middles(size).expand(len(times), size)
-    left, right, share = neighbours(times, padding, grid)
+    left, right, share = neighbors(times, padding, grid)
     first, second = (
         values.gather(1, x[..., None].expand(-1, -1, values.shape[-1])) for x in (left, right)
     )

@@ -20,7 +20,7 @@ import torch
 from numpy.lib import format as npy
 
 from . import irregular
-from .irregular import Part, Series, seen, standardised
+from .irregular import Part, Series, seen, standardized
 from .wheels import find
 
 TRACE, WATCH = irregular.HELD_OUT
@@ -68,12 +68,12 @@ def read_trace(place: str) -> tuple[Series, Series]:
     """Return what to train and to test on, each of 100 series of 275 frames, of four classes."""
     arrays = np.load(opened(TRACE, place))
     first, second = (as_series(arrays[f"X_{x}"], arrays[f"y_{x}"]) for x in ("train", "test"))
-    return standardised(first, second)
+    return standardized(first, second)
 
 
 @lru_cache
 def read_watch(place: str) -> tuple[Series, list[int]]:
-    """Return windows of acceleration and rotation, labelled by the exercise, and their subjects.
+    """Return windows of acceleration and rotation, labeled by the exercise, and their subjects.
 
     Every subject does every exercise with either arm.
     """
@@ -100,7 +100,7 @@ def split_watch(place: str, generator: torch.Generator) -> tuple[Series, Series]
         [x for x, subject in zip(windows, subjects, strict=True) if (subject in tested) == side]
         for side in (False, True)
     )
-    return standardised(first, second)
+    return standardized(first, second)
 
 
 def draw(task: str, seed: int, place: str) -> tuple[Part, dict[str, Part]]:

@@ -24,7 +24,7 @@ AS_TRAINED = "as trained"
 
 @lru_cache
 def read(data: str) -> tuple[Series, Series]:
-    """Return the series (L, C) of a data set of aeon, standardised, with numbers for labels."""
+    """Return the series (L, C) of a data set of aeon, standardized, with numbers for labels."""
     parts: list[list[tuple[Tensor, str]]] = []
     for name in ("TRAIN", "TEST"):
         lines = aeon_file(f"{data}/{data}_{name}.ts").read_text(encoding="utf-8").splitlines()
@@ -37,11 +37,11 @@ def read(data: str) -> tuple[Series, Series]:
         )
     labels = sorted({label for _, label in parts[0]})
     first, second = ([(x, labels.index(label)) for x, label in part] for part in parts)
-    return standardised(first, second, STRIDES.get(data, 1))
+    return standardized(first, second, STRIDES.get(data, 1))
 
 
-def standardised(first: Series, second: Series, stride: int = 1) -> tuple[Series, Series]:
-    """Standardise each of so many frames by the mean and deviation of all in the first part."""
+def standardized(first: Series, second: Series, stride: int = 1) -> tuple[Series, Series]:
+    """Standardize each of so many frames by the mean and deviation of all in the first part."""
     frames = torch.cat([x for x, _ in first])
     mean, deviation = frames.mean(0), frames.std(0)
     first, second = (

@@ -2,7 +2,7 @@
 
 Both layers have the projections, the batch and the sequences in common, are called one after the
 other on one thread, forward and backward, and are timed by the processor time of the thread: the
-median of the ratios of neighbouring calls.
+median of the ratios of neighboring calls.
 """
 
 import statistics
@@ -108,7 +108,7 @@ def layer_table(
     title = (
         f"Forward and backward of layers of {CHANNELS} channels, {HEADS} heads if no other number "
         f"is given, {batch} sequences, N = L/4 functions and at most 64, α = 2 if no other is "
-        "named, float32, one thread: milliseconds, the median of the ratios of neighbouring calls, "
+        "named, float32, one thread: milliseconds, the median of the ratios of neighboring calls, "
         "the same compiled, and the seconds that compiling takes."
     )
     header = ["score", "ms", "nn.MultiheadAttention, ms", "ratio", "compiled", "compiling, s"]

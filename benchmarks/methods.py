@@ -1,6 +1,6 @@
 """Microseconds a number of every method of every family, beside scipy and torch.
 
-One thread, one run: the methods of a row take turns with those of the neighbours that have the
+One thread, one run: the methods of a row take turns with those of the neighbors that have the
 same distribution, and the least processor time counts. `--write` puts the tables into
 docs/benchmarks.md.
 """
@@ -27,7 +27,7 @@ BATCHES = (1, 256, 100_000)
 DTYPES = (torch.float32, torch.float64)
 # Seconds for each cell, and the longest call that is repeated or enlarged.
 BUDGET, LONGEST = 0.02, 0.3
-# Slower than so many times the best neighbour is bold.
+# Slower than so many times the best neighbor is bold.
 SLOW = 3.0
 
 Parameters = dict[str, Tensor]
@@ -234,7 +234,7 @@ METHODS = (
 
 
 def sides(row: Row, count: int, dtype: torch.dtype) -> list[Calls]:
-    """Return the methods of the package, then those of its neighbours."""
+    """Return the methods of the package, then those of its neighbors."""
     parameters = {name: x.to(dtype) for name, x in row.draw(count).items()}
     levels = torch.rand(count, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     levels = (0.98 * levels + 0.01).to(dtype)
@@ -273,7 +273,7 @@ def in_turn(calls: Sequence[Callable[[], Any] | None], budget: float) -> list[fl
 def row_times(
     row: Row, dtype: torch.dtype, batches: Sequence[int], budget: float
 ) -> list[list[str]]:
-    """Return a row of cells for each batch: our time and, in brackets, the best neighbour's."""
+    """Return a row of cells for each batch: our time and, in brackets, the best neighbor's."""
     rows, each = [], dict.fromkeys((*METHODS, "built"), 0.0)
     for count in batches:
         cells, built = [f"{row.name}, {count:,}"], {}

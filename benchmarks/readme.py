@@ -1,7 +1,7 @@
 """The numbers and pictures of README: `python -m benchmarks.readme --write`.
 
 One table collects what other commands measured, from the pages that they wrote. The other runs
-lines of other libraries beside lines of this package: `pip install --group neighbours` installs
+lines of other libraries beside lines of this package: `pip install --group neighbors` installs
 those that the package does not need. The command writes only if all of them are installed.
 """
 
@@ -225,14 +225,14 @@ def row(pair: Pair) -> list[str]:
     return [f"{name}, {pair.what}: `{pair.line}`", f"**{theirs}**", f"`{pair.ours}`", own]
 
 
-def neighbours() -> Table:
+def neighbors() -> Table:
     """Return the table of lines; a library that is not installed is reported as a failure."""
     rows, failures = [], []
     for pair in NEIGHBOURS:
         try:
             rows.append(row(pair))
         except ImportError:
-            failures.append(f"{pair.package} is not installed: pip install --group neighbours")
+            failures.append(f"{pair.package} is not installed: pip install --group neighbors")
     title = "Answers to four digits; of several numbers, the first."
     return Table(title, ["asked", "answer", "with sparsefam", "answer"], rows, failures)
 
@@ -240,8 +240,8 @@ def neighbours() -> Table:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
     options = parser(__doc__, write=True).parse_args(arguments)
-    lines = neighbours()
-    sections = {"numbers": lambda: [measured()], "neighbours": lambda: [lines]}
+    lines = neighbors()
+    sections = {"numbers": lambda: [measured()], "neighbors": lambda: [lines]}
     if options.write:
         gallery.main(["start", "start-narrow", "--out", str(DOCS / "assets")])
     return run("readme", sections, options.write and not lines.failures, "../README.md")

@@ -59,7 +59,7 @@ class Family(NamedTuple):
 
     @property
     def constant(self) -> float:
-        """The normalising constant C at scale 1."""
+        """The normalizing constant C at scale 1."""
         return self.order / (2 * float(special.beta(1 / self.order, self.exponent + 1)))
 
 
@@ -85,7 +85,7 @@ def line_integrals(
 ) -> Extended:
     r"""Return $E_p[N(t; c, w^2)]$ and its derivatives in loc and scale, (3, N).
 
-    The variable is $y = (t - c)/w$. The rule is cut at the edges of the support, at its centre and
+    The variable is $y = (t - c)/w$. The rule is cut at the edges of the support, at its center and
     at the peak of the Gaussian; distances from the edges are computed without cancellation.
     """
     mu, s, w = (np.longdouble(x) for x in (loc, scale, width))

@@ -50,7 +50,7 @@ def polar_rule(
     underflows.
 
     Args:
-        loc: Centres (batch, 2).
+        loc: Centers (batch, 2).
         scale_tril: Cholesky factors of the supports (batch, 2, 2).
         centers: Centers of the Gaussians (N, 2).
         width: Their common width, a scalar.
@@ -83,7 +83,7 @@ def polar_rule(
 
 
 def _deformed(f: Tensor, alpha: float) -> Tensor:
-    r"""Return $\exp_{2-\alpha}(f)$, not normalised.
+    r"""Return $\exp_{2-\alpha}(f)$, not normalized.
 
     Research code subtracts the maximum of f for every alpha, which changes the density unless
     alpha = 1; here it is subtracted for alpha = 1 only, so that all methods compute one number.

@@ -48,11 +48,11 @@ def _spaced(mathml: str) -> str:
     for row in root.iter(_tag("mrow")):
         for name in [x for x in row if _is_function(x)]:
             place = list(row).index(name)
-            neighbours = {
+            neighbors = {
                 place + 1: row[place + 1 : place + 2],
                 place: row[:place][-1:],
             }
-            for side, beside in neighbours.items():
+            for side, beside in neighbors.items():
                 if beside and beside[0].tag not in (_tag("mo"), _tag("mspace")):
                     row.insert(side, Element(_tag("mspace"), width="0.167em"))
     return ElementTree.tostring(root, encoding="unicode")

@@ -47,14 +47,14 @@ def censored_normal(loc: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Ac
 
 def beta_gaussian(loc: Tensor, scale: Tensor, low: Tensor, high: Tensor) -> Actions:
     """A density between the bounds, whose support moves with location and scale: for SAC."""
-    centre, half = _moving_support(loc, scale.log())
+    center, half = _moving_support(loc, scale.log())
     side = (high - low) / 2
-    centre = (low + high) / 2 + side * centre
-    return Actions(sf.BetaGaussian(centre, side * half, 1.5, validate_args=False))
+    center = (low + high) / 2 + side * center
+    return Actions(sf.BetaGaussian(center, side * half, 1.5, validate_args=False))
 
 
 def _moving_support(loc: Tensor, log_scale: Tensor) -> tuple[Tensor, Tensor]:
-    """Return centre and half-width of a support in [-1, 1].
+    """Return center and half-width of a support in [-1, 1].
 
     The room below it, its width and the room above are as exp(loc), exp(log_scale) and exp(-loc).
     With a width apart from the place, entropy says nothing of the place, and SAC raises all widths
@@ -97,8 +97,8 @@ def sb3_policies() -> tuple[Any, Any]:
         """Actions in [-1, 1], which Stable-Baselines3 rescales."""
 
         def proba_distribution(self, mean_actions: Tensor, log_std: Tensor) -> Any:
-            centre, half = _moving_support(mean_actions, log_std)
-            self.distribution = sf.BetaGaussian(centre, half, 1.5, validate_args=False)
+            center, half = _moving_support(mean_actions, log_std)
+            self.distribution = sf.BetaGaussian(center, half, 1.5, validate_args=False)
             return self
 
         def log_prob_from_params(self, mean_actions: Tensor, log_std: Tensor) -> Any:

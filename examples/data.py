@@ -59,7 +59,7 @@ def read_series(name: str) -> list[tuple[list[list[float]], int]]:
 
 
 def load_pressure() -> tuple[Tensor, Tensor, Tensor]:
-    """Load standardised blood pressure: 60 % to train, 15 % to validate, the rest to test.
+    """Load standardized blood pressure: 60 % to train, 15 % to validate, the rest to test.
 
     References:
         Wu and Keogh (2021), Current Time Series Anomaly Detection Benchmarks are Flawed and are

@@ -46,7 +46,7 @@ PRIORS = {
     "noise": dist.LogNormal(-1.5 * ONE, 1.0),
 }
 PRIORS_OF_NORMAL = {
-    "centre": dist.Normal(12.25 * ONE, 0.5),
+    "center": dist.Normal(12.25 * ONE, 0.5),
     "spread": dist.LogNormal(1.2 * ONE, 0.2),
 }
 PRIORS_OF_COMPACT = {
@@ -71,7 +71,7 @@ def mean_and_noise(draws: Draws, name: str) -> tuple[Tensor, Tensor]:
         first, last = draws["first"], draws["last"]
         p = sf.BetaGaussian((first + last) / 2, (last - first) / 2, 1 + 1 / draws["power"])
     else:
-        p = sf.Normal(draws["centre"], draws["spread"])
+        p = sf.Normal(draws["center"], draws["spread"])
     mean, relative = draws["energy"] * p.prob(HOURS), draws["noise"]
     return mean, relative * mean if quiet else (relative * draws["energy"] / 10).expand_as(mean)
 

@@ -85,7 +85,7 @@ def load_canvases(count: int, seed: int) -> tuple[Canvases, Canvases]:
 
 
 def convolution(inputs: int, outputs: int, *between: nn.Module) -> list[nn.Module]:
-    """Return a convolution, what comes between, normalisation and ReLU."""
+    """Return a convolution, what comes between, normalization and ReLU."""
     layer = nn.Conv2d(inputs, outputs, 3, padding=1)
     layer.weight.data = layer.weight.data.to(memory_format=torch.channels_last)  # faster on a CPU
     return [layer, *between, nn.BatchNorm2d(outputs), nn.ReLU()]
@@ -169,7 +169,7 @@ READERS = {
 
 
 def train(model: nn.Module, data: Canvases, epochs: int, seed: int, title: str) -> None:
-    """Minimise the cross-entropy by Adam, with the highest rate of a one-cycle schedule."""
+    """Minimize the cross-entropy by Adam, with the highest rate of a one-cycle schedule."""
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
     steps = epochs * math.ceil(len(data.labels) / BATCH)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, steps)
@@ -187,8 +187,8 @@ def evaluate(model: Reader, canvases: Canvases) -> list[float]:
     """Return the accuracy in percent; with attention also three means over all questions.
 
     They are the mass in the quadrant asked about and in the 8 x 8 pixels of the digit there, where
-    weights lie at the centre of their cell and the mass of a density is a share of draws; and the
-    share of the cells with any weight or, at their centre, any density.
+    weights lie at the center of their cell and the mass of a density is a share of draws; and the
+    share of the cells with any weight or, at their center, any density.
     """
     hits = model(canvases.images).argmax(1) == canvases.labels
     found = [100 * hits.float().mean().item()]

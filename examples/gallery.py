@@ -181,7 +181,7 @@ def draw_ellipses() -> Figure:
 
 
 def closed_form(scale: Tensor, offset: Tensor, width: Tensor) -> Tensor:
-    """Return E_p of Gaussians at `offset` from the centre of a truncated parabola.
+    """Return E_p of Gaussians at `offset` from the center of a truncated parabola.
 
     References:
         Martins et al. (2020), eqs. 49 and 50.

@@ -59,7 +59,7 @@ def data() -> dict[str, tuple[Floats, Floats]]:
 
 
 class Head(nn.Module):
-    """A network from standardised inputs (n, D) to mixtures (n,) of beta-Gaussians."""
+    """A network from standardized inputs (n, D) to mixtures (n,) of beta-Gaussians."""
 
     def __init__(self, inputs: int) -> None:
         super().__init__()
@@ -106,19 +106,19 @@ Method = Callable[[Rows, Rows, Floats, int], Floats]
 
 def by_density(train: Rows, held: Rows, at: Floats, seed: int) -> Floats:
     """Train a head on the rows of `train`, and calibrate its sets on those of `held`."""
-    (x, y), centre, scale = train, train[1].mean(), train[1].std()
+    (x, y), center, scale = train, train[1].mean(), train[1].std()
 
     def inputs(rows: Floats) -> Tensor:
         return torch.from_numpy((rows - x.mean(0)) / x.std(0)).float()
 
     def answers(rows: Floats) -> Tensor:
-        return torch.from_numpy((rows - centre) / scale).float()
+        return torch.from_numpy((rows - center) / scale).float()
 
     head = fit(inputs(x), answers(y), seed)
     with torch.no_grad():
         mass = conformal_mass(positive(head(inputs(held[0]))), answers(held[1]), COVERAGE)
         sets = positive(head(inputs(at))).highest_density(mass).intervals
-    return centre + scale * sets.double().numpy()
+    return center + scale * sets.double().numpy()
 
 
 def by_quantiles(boosted: bool) -> Method:

@@ -55,7 +55,7 @@ def fetch(folder: Path) -> Path:
 
 
 def load(archive: Path) -> tuple[list[str], Tensor]:
-    """Load the sentences with a mean rating beyond ±0.5, and whether they are in favour (1)."""
+    """Load the sentences with a mean rating beyond ±0.5, and whether they are in favor (1)."""
     with tarfile.open(archive) as outer:
         inner = next(name for name in outer.getnames() if name.endswith(INNER))
         with tarfile.open(fileobj=outer.extractfile(inner)) as files:
@@ -163,7 +163,7 @@ READERS = {
 
 
 def train(model: nn.Module, tokens: Tensor, labels: Tensor, epochs: int, seed: int) -> None:
-    """Minimise the cross-entropy by Adam."""
+    """Minimize the cross-entropy by Adam."""
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
     generator = torch.Generator().manual_seed(seed)
     for _ in range(epochs):

@@ -144,7 +144,7 @@ class Attention(NoAttention):
 
 
 def spread(count: int) -> Tensor:
-    """Return the centres of `count` equal parts of [0, 1]."""
+    """Return the centers of `count` equal parts of [0, 1]."""
     return (torch.arange(count) + 0.5) / count
 
 
@@ -167,14 +167,14 @@ def discrete(alpha: float) -> Attention:
 
 
 def start_at(loc: Tensor, sigma: float) -> Tensor:
-    """Return the queries (..., 2) that `unimodal` turns into these centres and this width."""
+    """Return the queries (..., 2) that `unimodal` turns into these centers and this width."""
     return torch.stack([loc.logit(), torch.full_like(loc, sigma).expm1().log()], -1)
 
 
 def unimodal(queries: Tensor, series: Series, alpha: float) -> sf.SparseDistribution:
     """Turn queries into normal densities (alpha 1) or truncated parabolas (alpha 2).
 
-    The centre is a sigmoid, so that no head leaves the domain.
+    The center is a sigmoid, so that no head leaves the domain.
     """
     loc, sigma = queries[..., 0].sigmoid(), softplus(queries[..., 1]) + 1e-3
     return sf.rpm(sf.scores.Quadratic(loc, sigma=sigma), alpha)
@@ -221,7 +221,7 @@ NETWORKS: dict[str, Callable[[], Any]] = {
 
 
 def train(name: str, data: Series, epochs: int, seed: int) -> Any:
-    """Build a network and minimise the cross-entropy by Adam."""
+    """Build a network and minimize the cross-entropy by Adam."""
     torch.manual_seed(seed)
     model = NETWORKS[name]()
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)

@@ -1,7 +1,7 @@
 """Answer questions about a stream: what was the mean blood pressure from a to b?
 
 A stream is 512 consecutive samples, 2.8 heartbeats, of which 96 noisy readings at random times are
-left. In a block outside the interval asked for (grey in the picture) all readings are saturated.
+left. In a block outside the interval asked for (gray in the picture) all readings are saturated.
 Attention learns which interval to read: softmax has tails into the block, sparsemax ends sooner,
 and at α = ∞ the density is uniform on an interval. The task is made for attention over intervals.
 
@@ -181,7 +181,7 @@ METHODS = OURS | RIVALS
 
 
 def train(model: nn.Module, data: Streams, epochs: int, rate: float, seed: int) -> None:
-    """Minimise the squared error by Adam, with the highest rate of a one-cycle schedule."""
+    """Minimize the squared error by Adam, with the highest rate of a one-cycle schedule."""
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     steps = epochs * math.ceil(len(data.answers) / BATCH)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, steps)

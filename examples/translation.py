@@ -45,12 +45,12 @@ ALPHAS = {"discrete softmax": None, "continuous softmax": 1.0, "continuous spars
 def sentence(choice: list[int], fronted: bool) -> tuple[list[str], list[str]]:
     """Return the ten German and the nine English words of the entries chosen from each list."""
     picked = [list(one.items())[i] for one, i in zip(LISTS, choice, strict=True)]
-    subject, verb, colour, thing, when, ten, one = (de for de, _ in picked)
-    what = f"{one} und {ten} {colour} {thing} {verb}"
+    subject, verb, color, thing, when, ten, one = (de for de, _ in picked)
+    what = f"{one} und {ten} {color} {thing} {verb}"
     who, has = subject.split()
     german = f"{when} {has} {who} {what}" if fronted else f"{subject} {when} {what}"
-    subject, verb, colour, thing, when, ten, one = (en for _, en in picked)
-    return german.split(), f"{subject} {verb} {ten} {one} {colour} {thing} {when}".split()
+    subject, verb, color, thing, when, ten, one = (en for _, en in picked)
+    return german.split(), f"{subject} {verb} {ten} {one} {color} {thing} {when}".split()
 
 
 def encode(pairs: list[tuple[list[str], list[str]]]) -> tuple[Tensor, Tensor]:
@@ -149,7 +149,7 @@ def draw(tables: dict[str, Tensor], german: list[str], english: list[str]) -> Fi
     axes[0].invert_yaxis()
     bar = figure.colorbar(mesh, ax=axes, location="bottom", aspect=60, fraction=0.04)
     bar.set_ticks([0, 0.01, 0.1, 0.25, 0.5, 1])
-    bar.set_label("share of a word in what is read; grey: exactly zero")
+    bar.set_label("share of a word in what is read; gray: exactly zero")
     return figure
 
 

@@ -125,7 +125,7 @@ class _Unnormalized(Constraint):
 finite = _Finite()
 finite_scale_tril = _FiniteScaleTril()
 finite_vector = _FiniteVector()
-unnormalised = _Unnormalized()
+unnormalized = _Unnormalized()
 positive_finite = _PositiveFinite()
 
 

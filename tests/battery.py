@@ -188,16 +188,16 @@ class Case:
         """With a kink in the middle, and tails of 80 standard deviations."""
         (lower, upper), reach = ends(p), 80 * p.stddev
         edges = torch.maximum(lower, p.mean - reach), torch.minimum(upper, p.mean + reach)
-        low, high, centre = (x.flatten()[i].item() for x in (*edges, p.mean))
-        inner = {centre + share * (end - centre) for end in (low, high) for share in (0, 0.1, 0.3)}
+        low, high, center = (x.flatten()[i].item() for x in (*edges, p.mean))
+        inner = {center + share * (end - center) for end in (low, high) for share in (0, 0.1, 0.3)}
         cuts = [low, *sorted(inner), high]
         mass = pieces(shape, cuts).integral(shape)
         return pieces(lambda t: shape(t) / mass, cuts)
 
     def _ball(self, p: SparseDistribution, i: int, shape: Any) -> Ball:
         _, factor = frame(p, 15.0)
-        centre = p.mean.reshape(-1, *self.event_shape)[i].numpy()
-        bare = Ball(shape, centre, factor.reshape(-1, *factor.shape[-2:])[i].numpy())
+        center = p.mean.reshape(-1, *self.event_shape)[i].numpy()
+        bare = Ball(shape, center, factor.reshape(-1, *factor.shape[-2:])[i].numpy())
         return replace(bare, mass=bare.integral(bare.shape))
 
     def reference(self, quantity: Callable[[Any], Any]) -> Tensor:
@@ -226,7 +226,7 @@ def bounded(p: SparseDistribution) -> bool:
 
 
 def frame(p: SparseDistribution, deviations: float = 3.0) -> tuple[Tensor, Tensor]:
-    """Centre and factor of the support, or of a number of deviations where it does not end."""
+    """Center and factor of the support, or of a number of deviations where it does not end."""
     if not p.event_shape:
         if not bounded(p):
             return p.mean, deviations * p.stddev
@@ -247,19 +247,19 @@ def widest(p: SparseDistribution) -> tuple[Tensor, Tensor]:
 
 
 def located(p: SparseDistribution, radii: Tensor) -> Tensor:
-    """Locations (K, *batch, *event) at shares (K,) of the way from the centre to the edge.
+    """Locations (K, *batch, *event) at shares (K,) of the way from the center to the edge.
 
     A negative share goes the other way; vectors go in a direction of their own for each. Of
-    several intervals it is the widest that has the centre.
+    several intervals it is the widest that has the center.
     """
-    centre, factor = frame(p)
+    center, factor = frame(p)
     radii = radii.to(factor.dtype)
     if not p.event_shape:
-        return centre + factor * radii.reshape(-1, *(1,) * centre.dim())
+        return center + factor * radii.reshape(-1, *(1,) * center.dim())
     u = torch.arange(1.0, radii.numel() * p.event_shape[0] + 1).square().cos()
     u = u.reshape(len(radii), *p.event_shape).to(factor.dtype)
     u = radii[:, None] * u / u.norm(dim=-1, keepdim=True)
-    return centre + torch.einsum("...ij,kj->k...i", factor, u)
+    return center + torch.einsum("...ij,kj->k...i", factor, u)
 
 
 def interior(p: SparseDistribution, count: int = 7) -> Tensor:

@@ -201,7 +201,7 @@ INTERVALS = [
         _cut_triangle,
         _triangle,
         {"low": -0.125, "high": 0.75, "loc": 0.3125},
-        # One has the centre outside, one an end beyond the base's.
+        # One has the center outside, one an end beyond the base's.
         {"low": [[-0.25], [0.125]], "high": [0.5, 0.75, 1.25], "loc": [[0.3125], [0.0625]]},
         thorough=False,
     ),

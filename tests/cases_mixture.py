@@ -11,7 +11,7 @@ from references import Array, Pieces, merged, pieces
 
 from sparsefam import Mixture, Normal, SparseDistribution, TruncatedParabola
 
-# How far from its centre a component may have to be cut.
+# How far from its center a component may have to be cut.
 SHARES = np.array([0.0, 1.0, 3.0, 8.0, 40.0])
 
 

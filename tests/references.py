@@ -54,7 +54,7 @@ class Pieces:
         return np.asarray(self.density(t))
 
     @cached_property
-    def centre(self) -> float:
+    def center(self) -> float:
         return self.expect(lambda t: t)
 
     def integral(
@@ -108,12 +108,12 @@ def gaussian(width: float) -> KernelFunction:
 
 
 def gaussians(centers: Array, width: float) -> Functions:
-    """Normalised Gaussians."""
+    """Normalized Gaussians."""
     return lambda t: gaussian(width)(t, centers) / (width * math.sqrt(2 * math.pi))
 
 
 def _roots(f: Callable[[Array], Array], t: Array) -> Array:
-    """Where f changes its sign between neighbours in t, by bisection."""
+    """Where f changes its sign between neighbors in t, by bisection."""
     above = f(t) > 0
     (k,) = np.nonzero(above[1:] != above[:-1])
     low, high = t[k], t[k + 1]
@@ -139,7 +139,7 @@ class Kernel:
         law: Base density, frozen by scipy.
         kinks: Where the kernel or the base are not smooth.
         alpha: From 1 to 2.
-        inside: Whether A normalises, else Z does.
+        inside: Whether A normalizes, else Z does.
     """
 
     weights: Array
@@ -293,13 +293,13 @@ class Ball:
 
     Attributes:
         shape: The density up to a constant, of locations (..., D).
-        centre: Image of the centre (D,).
+        center: Image of the center (D,).
         factor: Image of the ball (D, D); the support, or all of a density that rounding leaves.
         mass: Integral of `shape`.
     """
 
     shape: Callable[[Array], Array]
-    centre: Array
+    center: Array
     factor: Array
     mass: float = 1.0
 
@@ -321,15 +321,15 @@ class Ball:
 
     def rule(self) -> tuple[Array, Array]:
         """Nodes (Q, D) and weights of `integral`."""
-        return self._image(*polynomial_rule(len(self.centre)))
+        return self._image(*polynomial_rule(len(self.center)))
 
     def smooth_rule(self, marks: Sequence[float] = ()) -> tuple[Array, Array]:
         """Nodes (Q, D) and weights of integrals of smooth functions, in up to three dimensions."""
-        dim = len(self.centre)
+        dim = len(self.center)
         return self._image(*(smooth_rule(dim) if dim <= 3 else polynomial_rule(dim)))
 
     def _image(self, u: Array, weights: Array) -> tuple[Array, Array]:
-        return self.centre + u @ self.factor.T, weights * np.linalg.det(self.factor)
+        return self.center + u @ self.factor.T, weights * np.linalg.det(self.factor)
 
 
 def area(dim: int) -> float:
@@ -376,7 +376,7 @@ def sphere_rule(dim: int, half: int) -> tuple[Array, Array]:
 
 
 def e8_roots() -> Array:
-    """The 240 shortest vectors of the lattice E8, normalised: a spherical 7-design."""
+    """The 240 shortest vectors of the lattice E8, normalized: a spherical 7-design."""
     units = [
         [sign[pair.index(i)] if i in pair else 0 for i in range(8)]
         for pair in combinations(range(8), 2)

@@ -203,7 +203,7 @@ def test_which_contexts_are_waves(
 
 
 @pytest.mark.parametrize("alpha", [2.0, 1.3])
-def test_centred_densities_in_graphs(alpha: float) -> None:
+def test_centered_densities_in_graphs(alpha: float) -> None:
     """Where values cannot be read: with waves that need not be checked, and without."""
     loc, width, _, coefficients = draws(1, 7, len(FINE))
     psi = of_dtype(FINE, DOUBLE)

@@ -31,7 +31,7 @@ BOX = ((-1.0, 3.0), (0.0, 0.5))
 HEADS, REACH = 2, 0.1
 
 
-def randomise(layer: ContinuousAttention) -> ContinuousAttention:
+def randomize(layer: ContinuousAttention) -> ContinuousAttention:
     """Give scores any parameters, as after training."""
     for parameter in layer.score_proj.parameters():
         nn.init.normal_(parameter)
@@ -45,7 +45,7 @@ def test_densities_are_around_the_queries(ndim: int, alpha: Any) -> None:
     domain = BOX if ndim == 2 else BOX[0]
     alpha = LearnedAlpha(2, [1.3, 1.8], dtype=DOUBLE) if alpha == "learned" else alpha
     score = LocalScore(REACH)
-    layer = randomise(make_layer(score, alpha=alpha, ndim=ndim, domain=domain))
+    layer = randomize(make_layer(score, alpha=alpha, ndim=ndim, domain=domain))
     query, key, value, t = data(ndim=ndim)
     low, high = torch.tensor([domain] if ndim == 1 else domain, dtype=DOUBLE).T
     at = low + (high - low) * torch.rand(2, 3, ndim, dtype=DOUBLE)
@@ -210,7 +210,7 @@ def test_a_layer_on_a_grid_is_a_convolution() -> None:
 
 # Where queries are
 def test_queries_that_are_not_the_values_say_where_they_are() -> None:
-    layer = randomise(made(LocalScore(), 1.5, DOUBLE))
+    layer = randomize(made(LocalScore(), 1.5, DOUBLE))
     x, t = torch.randn(2, 9, 8, dtype=DOUBLE), torch.rand(2, 9, dtype=DOUBLE)
     expected, density = layer(x, x, x, t)
     for call in (
@@ -243,7 +243,7 @@ def test_queries_that_are_not_the_values_say_where_they_are() -> None:
 
 
 def test_padding_does_not_count() -> None:
-    layer = randomise(
+    layer = randomize(
         made(
             LocalScore(),
             2.0,
@@ -310,7 +310,7 @@ def test_each_score_has_its_heads() -> None:
     x, t = torch.randn(2, 9, 8, dtype=DOUBLE), torch.rand(2, 9, dtype=DOUBLE)
     for index in (1.0, 2.0, alpha):
         score = SplitScore([(LocalScore(), 1), (QuadraticScore(), 2), (LocalScore(0.2), 1)])
-        layer = randomise(made(score, index, DOUBLE))
+        layer = randomize(made(score, index, DOUBLE))
         context, density = layer(x, x, x, t)
         first = 0
         for part, count in zip(score.scores, score.counts, strict=True):

@@ -19,7 +19,7 @@ make = partial(make_layer, alpha=1.5)
 
 
 def learned() -> GaussianRBF:
-    """Functions whose centres are learned."""
+    """Functions whose centers are learned."""
     return GaussianRBF(nn.Parameter(torch.linspace(0, 1, 5)), 0.3)
 
 

@@ -249,12 +249,12 @@ def test_meshes_are_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
     spy = lambda *options: found.append(1) or find(*options)  # noqa: E731
     monkeypatch.setattr(KernelScore, "_find_mesh", spy)
     layer, inputs = make_layer("kernel"), data()
-    optimiser = torch.optim.SGD([x for x in layer.parameters() if x.requires_grad], 0.1)
+    optimizer = torch.optim.SGD([x for x in layer.parameters() if x.requires_grad], 0.1)
     for _ in range(2):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         context, density = layer(*inputs)
         context.square().sum().backward()
-        optimiser.step()
+        optimizer.step()
     assert len(found) == 1
     assert layer(*inputs)[1].mesh is density.mesh
     assert density.mesh.matrix is not None
@@ -334,9 +334,9 @@ def test_content_is_an_inner_product_with_a_key_function() -> None:
     ones = torch.ones_like(keys[..., :1])
     t = torch.linspace(0, 1, 1001, dtype=DOUBLE).expand(2, -1)
     function, one = (layer.regression.fit(positions, x)(t) for x in (keys, ones))
-    centred = function - one * keys.mean(1, keepdim=True)
-    queries, centred = (x.unflatten(-1, (2, 2)) for x in (score.q_proj(query), centred))
-    f = torch.einsum("bqhe,bthe->tbhq", queries, centred) / math.sqrt(2)
+    centered = function - one * keys.mean(1, keepdim=True)
+    queries, centered = (x.unflatten(-1, (2, 2)) for x in (score.q_proj(query), centered))
+    f = torch.einsum("bqhe,bthe->tbhq", queries, centered) / math.sqrt(2)
     assert apart(density.score(t[0].reshape(-1, 1, 1, 1)), f) < 1e-10
     p = (1 + 0.5 * (f - density.log_normalizer)).clamp_min(0).square()
     assert apart(density.prob(t[0].reshape(-1, 1, 1, 1)), p) < 1e-9

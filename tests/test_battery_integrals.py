@@ -1,4 +1,4 @@
-"""The battery: mass, moments, entropies and normalisers, against the stated density."""
+"""The battery: mass, moments, entropies and normalizers, against the stated density."""
 
 import math
 
@@ -50,7 +50,7 @@ def test_the_mass_is_one(case: Case) -> None:
 def test_moments_and_mode(case: Case) -> None:
     p = case()
     mean = case.reference(lambda r: r.expect(lambda t: t))
-    variance = case.reference(lambda r: r.expect(lambda t: (t - r.centre) ** 2))
+    variance = case.reference(lambda r: r.expect(lambda t: (t - r.center) ** 2))
     torch.testing.assert_close(p.mean, mean, **CLOSE)
     torch.testing.assert_close(p.variance, variance, **CLOSE)
     torch.testing.assert_close(p.stddev, variance.sqrt(), **CLOSE)
@@ -65,7 +65,7 @@ def test_moments_of_higher_order(case: Case) -> None:
         raw = case.reference(lambda r, n=n: r.expect(lambda t: t**n))
         torch.testing.assert_close(p.moment(n), raw, **CLOSE)
     second, third, fourth = (
-        case.reference(lambda r, n=n: r.expect(lambda t: (t - r.centre) ** n)) for n in (2, 3, 4)
+        case.reference(lambda r, n=n: r.expect(lambda t: (t - r.center) ** n)) for n in (2, 3, 4)
     )
     torch.testing.assert_close(p.moment(2, central=True), second, **CLOSE)
     torch.testing.assert_close(p.skewness, third / second**1.5, **CLOSE)
@@ -78,7 +78,7 @@ def test_moments_of_higher_order(case: Case) -> None:
 @every_multivariate_case
 def test_covariance_matrix(case: Case) -> None:
     expected = case.reference(
-        lambda r: r.expect(lambda t: np.einsum("qi,qj->qij", t - r.centre, t - r.centre))
+        lambda r: r.expect(lambda t: np.einsum("qi,qj->qij", t - r.center, t - r.center))
     )
     torch.testing.assert_close(case().covariance_matrix, expected, **CLOSE)
 
@@ -127,9 +127,9 @@ def test_divergences_from_escorts(case: Case) -> None:
 @every_scalar
 def test_divergences_are_infinite_where_a_support_is_too_small(case: Case) -> None:
     p = case()
-    centre, factor = frame(p)
+    center, factor = frame(p)
     make = MultivariateBetaGaussian if case.event_shape else BetaGaussian
-    assert (kl_divergence(p, make(centre, 0.25 * factor, 1.5)) == math.inf).all()
+    assert (kl_divergence(p, make(center, 0.25 * factor, 1.5)) == math.inf).all()
 
 
 # The prediction map

@@ -21,7 +21,7 @@ float32_slowly = pytest.mark.parametrize(
 def views(case: Case, t: Tensor, p: SparseDistribution) -> tuple[Tensor, SparseDistribution]:
     """Numbers computed from the draws, and their law: of vectors, projections on five directions.
 
-    A law is known by its projections. Pyro's own test of vectors looks at nearest neighbours, which
+    A law is known by its projections. Pyro's own test of vectors looks at nearest neighbors, which
     in eight dimensions are no longer near, and at jumps of the density lie outside.
     """
     if not case.event_shape:

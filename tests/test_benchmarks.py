@@ -164,7 +164,7 @@ TINY: dict[str, Callable[[], Table | Sequence[Table]]] = {
     "particles": lambda: sites.particles_table(1, 1),
     "estimation": lambda: estimation.error_tables({40: 1}, jobs=1),
     "rows of data": lambda: [estimation.row_table({(1, 40): (60, 300)})],
-    "neighbours": lambda: estimation.neighbour_tables({40: 1}, jobs=1),
+    "neighbors": lambda: estimation.neighbor_tables({40: 1}, jobs=1),
     "coverage": lambda: estimation.coverage_tables((120,), 1, 1, jobs=1),
     "fitted observations": lambda: estimation.own_table(),
     "anomalies": lambda: estimation.anomaly_table(estimation.ANOMALIES[:1], 1),

@@ -1,4 +1,4 @@
-"""Derivatives where an end, a centre, a breakpoint or a location of functions are the same number.
+"""Derivatives where an end, a center, a breakpoint or a location of functions are the same number.
 
 There a branch that is right for values can move with the wrong one of the two.
 """
@@ -59,7 +59,7 @@ def quantities(p: Any, t: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("where", ENDS)
 @pytest.mark.parametrize("name", LAWS)
-def test_ends_at_centres(name: str, where: str) -> None:
+def test_ends_at_centers(name: str, where: str) -> None:
     cut, t = ENDS[where]
 
     def found(loc: Tensor, scale: Tensor, end: Tensor) -> Tensor:

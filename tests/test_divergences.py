@@ -19,7 +19,7 @@ from scipy.special import beta, roots_legendre
 from torch import Tensor
 from torch import distributions as td
 from torch.distributions import kl_divergence
-from vectors import centre, elliptical, factor, member
+from vectors import center, elliptical, factor, member
 
 import sparsefam as sf
 
@@ -217,7 +217,7 @@ def test_gradients_are_those_of_the_integral(name: str) -> None:
     assert torch.autograd.gradcheck(function, leaves, atol=1e-7, rtol=1e-6)
 
 
-# Round numbers put a centre on another's edge, where integrals between cuts are in danger.
+# Round numbers put a center on another's edge, where integrals between cuts are in danger.
 def fixed(loc: float, scale: float) -> sf.TruncatedParabola:
     return sf.TruncatedParabola(*torch.tensor([loc, scale], dtype=DOUBLE))
 
@@ -227,7 +227,7 @@ def touching(v: Tensor, scale: float) -> sf.Mixture:
 
 
 COINCIDING: dict[str, tuple[Any, list[float], float]] = {
-    "centre and edge": (
+    "center and edge": (
         lambda v: kl_divergence(fixed(0.3, 0.4), touching(v, 0.9)),
         [0.1, 0.7],
         1e-4,
@@ -339,7 +339,7 @@ def test_other_pairs_are_refused() -> None:
 
 # Multivariate densities
 def inside(p: sf.MultivariateBetaGaussian, alpha: float) -> sf.MultivariateBetaGaussian:
-    """A density of another centre and shape, whose support holds p's with little to spare."""
+    """A density of another center and shape, whose support holds p's with little to spare."""
     dim = p.event_shape[0]
     loc, tril = p.loc + 0.1, factor(dim, seed=2.0)
     inverse = torch.linalg.inv(tril)
@@ -536,10 +536,10 @@ def test_laws_of_the_unit_square(dtype: torch.dtype) -> None:
 
 
 def test_mixtures_of_vectors() -> None:
-    loc = torch.stack([centre(2), centre(2) + 0.3])
+    loc = torch.stack([center(2), center(2) + 0.3])
     p = sf.Mixture(torch.zeros(2).double(), sf.MultivariateBetaGaussian(loc, factor(2), 1.5))
-    q = sf.MultivariateNormal(centre(2) + 0.1, scale_tril=factor(2, seed=1.0))
-    wide = sf.MultivariateBetaGaussian(centre(2), 3 * EYE, 1.5)
+    q = sf.MultivariateNormal(center(2) + 0.1, scale_tril=factor(2, seed=1.0))
+    wide = sf.MultivariateBetaGaussian(center(2), 3 * EYE, 1.5)
     for other in (q, wide, wrapped(wide)):
         assert_mean_log_ratio(p, other, kl_divergence(p, other))
     same = p.expand(p.batch_shape)

@@ -1,4 +1,4 @@
-"""Elliptical densities: parametrisations, accuracy, conditionals and covariances."""
+"""Elliptical densities: parametrizations, accuracy, conditionals and covariances."""
 
 import math
 
@@ -10,15 +10,15 @@ from cases import every_dtype
 from refusals import refused
 from scipy.special import betaincinv
 from torch import Tensor
-from vectors import DOUBLE, centre, elliptical, factor, member
+from vectors import DOUBLE, center, elliptical, factor, member
 
 from sparsefam import MultivariateBetaGaussian, MultivariateNormal, TruncatedParaboloid
 
 
-# Parametrisations
+# Parametrizations
 @pytest.mark.parametrize("alpha", [1.0, 1.05, 2.0, 3.0])
 @pytest.mark.parametrize("dim", [1, 5, 16])
-def test_parametrisations_come_back(dim: int, alpha: float) -> None:
+def test_parametrizations_come_back(dim: int, alpha: float) -> None:
     p = member(dim, alpha)
     options = () if alpha == 1 else (alpha,)
     precision = torch.linalg.inv(p.sigma)
@@ -37,7 +37,7 @@ def test_parametrisations_come_back(dim: int, alpha: float) -> None:
 
 
 def test_the_paraboloid_takes_no_alpha() -> None:
-    loc, matrix = centre(3), factor(3) @ factor(3).mT
+    loc, matrix = center(3), factor(3) @ factor(3).mT
     p = TruncatedParaboloid.from_sigma(loc, matrix)
     q = MultivariateBetaGaussian.from_sigma(loc, matrix, alpha=2.0)
     assert torch.equal(p.scale_tril, q.scale_tril)
@@ -48,7 +48,7 @@ def test_the_paraboloid_takes_no_alpha() -> None:
 
 @pytest.mark.parametrize("name", ["covariance_matrix", "precision_matrix", "scale_tril"])
 def test_the_normal_is_torchs(name: str) -> None:
-    loc, tril = torch.stack([centre(3), -centre(3)]), torch.stack([factor(3), factor(3, seed=1)])
+    loc, tril = torch.stack([center(3), -center(3)]), torch.stack([factor(3), factor(3, seed=1)])
     matrix = tril if name == "scale_tril" else tril @ tril.mT
     torchs = torch.distributions.MultivariateNormal
     p, q = MultivariateNormal(loc, **{name: matrix}), torchs(loc, **{name: matrix})
@@ -72,7 +72,7 @@ def test_the_normal_is_torchs(name: str) -> None:
 def test_log_prob_of_thin_ellipsoids(dim: int, dtype: torch.dtype) -> None:
     tril = factor(dim, dtype)
     tril[-1, -1] = 1e-6
-    loc = centre(dim, dtype)
+    loc = center(dim, dtype)
     assert torch.linalg.cond(tril.double()) > 5e5
     p = MultivariateBetaGaussian(loc, tril, 1.5)
     u = 0.6 * torch.nn.functional.normalize(torch.cos(torch.arange(6.0 * dim).reshape(6, dim)))

@@ -13,7 +13,7 @@ from sparsefam._numerics.entmax import entmax
 
 
 def exactly(scores: Tensor, alpha: float) -> Tensor:
-    """Row by row, by bisection for the normaliser to 30 digits of probabilities."""
+    """Row by row, by bisection for the normalizer to 30 digits of probabilities."""
     rows, times = [], max(1.0, alpha - 1)  # a power of 1 / (alpha - 1) leaves fewer digits
     with mpmath.workdps(int(30 * times)):
         for row in scores.double().reshape(-1, scores.shape[-1]).tolist():
@@ -63,7 +63,7 @@ def test_scores_that_nearly_tie_or_are_many(dtype: torch.dtype, alpha: float) ->
         assert abs(found.sum() - 1) < 64 * torch.finfo(dtype).eps
         level = (found.double() ** (alpha - 1) / (alpha - 1) - scores.double())[found > 0]
         close = 64 * torch.finfo(dtype).eps * (1 + scores.abs().max())
-        assert level.max() - level.min() < close  # one normaliser
+        assert level.max() - level.min() < close  # one normalizer
         assert torch.equal(
             torch.func.vmap(lambda f: entmax(f, alpha))(scores[None])[0] > 0, found > 0
         )

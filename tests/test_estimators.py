@@ -72,7 +72,7 @@ def test_gaps_and_edges_are_found() -> None:
 
 @pytest.mark.parametrize("alpha", [1.0, 1.5])
 def test_the_fit_is_a_minimum(alpha: float) -> None:
-    """The slope of the penalised Fenchel-Young loss of the density, by autodiff."""
+    """The slope of the penalized Fenchel-Young loss of the density, by autodiff."""
     x, base, rho = two_bumps(200), Uniform(-0.2, 1.2), 1e-2
     given: dict[str, Any] = {"inducing_points": np.linspace(0, 1, 6), "bandwidth": 0.2}
     p = SparseDensity(alpha, penalty=rho, base=base, tol=1e-12, **given).fit(x).density_

@@ -242,10 +242,10 @@ def regressed(count: int) -> tuple[Mixture, torch.Tensor]:
     """Densities with a gap, and answers that are not their draws."""
     generator = torch.Generator().manual_seed(count)
     x = torch.rand(count, 1, dtype=DOUBLE, generator=generator)
-    logits, centres = torch.cat([x, 1 - x], -1), torch.cat([x - 2, 2 * x + 1], -1)
-    p = Mixture(logits, BetaGaussian(centres, 1.2, 1.5))
+    logits, centers = torch.cat([x, 1 - x], -1), torch.cat([x - 2, 2 * x + 1], -1)
+    p = Mixture(logits, BetaGaussian(centers, 1.2, 1.5))
     noise = 0.4 * torch.randn(count, dtype=DOUBLE, generator=generator)
-    return p, centres[torch.arange(count), torch.arange(count) % 2] + noise.clamp(-1, 1)
+    return p, centers[torch.arange(count), torch.arange(count) % 2] + noise.clamp(-1, 1)
 
 
 @pytest.mark.parametrize(("count", "coverage"), [(40, 0.9), (41, 0.5), (33, 0.93)])

@@ -257,7 +257,7 @@ def test_only_sites_whose_support_cannot_move_are_left_alone(validate: bool) -> 
 
         reparam = AutoSupportReparam()(model)
         with pyro.validation_enabled(validate):
-            poutine.condition(reparam, given)(torch.tensor(0.0), "a")  # as initialisation may do
+            poutine.condition(reparam, given)(torch.tensor(0.0), "a")  # as initialization may do
             names = poutine.trace(reparam).get_trace(torch.tensor(0.0), "a").nodes
         return {name for name in names if name.endswith("_base")}
 

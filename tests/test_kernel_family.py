@@ -97,7 +97,7 @@ test_bad_arguments_are_named = refused(
 
 
 # Accuracy
-# Bandwidth, alpha, whether it is normalised inside, standard deviation of the score.
+# Bandwidth, alpha, whether it is normalized inside, standard deviation of the score.
 HARD = [
     (0.01, 1.0, True, 2.0),
     (0.05, 1 + 1e-6, True, 2.0),
@@ -124,7 +124,7 @@ def test_expectations_gradients_edges_and_densities(
     tolerance = TOLERANCE[dtype] * (10 if alpha == 1.8 and dtype == DOUBLE else 1)
     assert len(p.mesh.nodes) <= 512 or dtype == DOUBLE
     assert abs(p.quadrature()[1].sum().item() - 1) < 10 * eps
-    # The normaliser is as large as the score.
+    # The normalizer is as large as the score.
     rounding = eps * np.abs(r.weights).sum() if size > 2 else tolerance * abs(r.log_normalizer)
     assert abs(p.log_normalizer.item() - r.log_normalizer) < tolerance + rounding
     means = p.expect(basis(dtype))

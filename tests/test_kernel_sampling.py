@@ -155,7 +155,7 @@ SCENES: dict[str, tuple[list[list[float]], Tensor, float | Tensor, bool, Any, in
     "outside": ([LEFT, RIGHT], PLANE.float(), 1.5, False, None, 16, 30),
     "space": ([LEFT], SPACE.float(), 2.0, True, None, 6, 16),
     "base": ([LEFT], PLANE, 2.0, True, NORMAL_AND_EXPONENTIAL, 50, 24),
-    # Peaks that are much higher than the neighbours of a node let expect.
+    # Peaks that are much higher than the neighbors of a node let expect.
     "large": ([[60.0, -80.0, 58.0]], PLANE, 1.0, True, None, 64, 20),
     "own": ([LEFT, RIGHT], OWN, torch.tensor([1.25, 2.0]).double(), True, None, 16, 30),
 }

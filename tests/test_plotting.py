@@ -198,7 +198,7 @@ def vertices(found: Collection) -> np.ndarray:
 
 
 def standardized(p: sf.SparseDistribution, i: int, t: np.ndarray) -> np.ndarray:
-    """Distances from the centre of element i, in units of its scale."""
+    """Distances from the center of element i, in units of its scale."""
     loc = p.loc.detach().reshape(-1, 2)[i].double().numpy()
     scale = p.scale_tril.detach().reshape(-1, 2, 2)[i].double().numpy()
     return np.linalg.norm(np.linalg.solve(scale, (t - loc).T), axis=0)
@@ -224,7 +224,7 @@ def test_outlines_are_the_supports_and_contours_levels(ax: Axes, name: str) -> N
             )
 
 
-def test_views_labels_and_colours(ax: Axes) -> None:
+def test_views_labels_and_colors(ax: Axes) -> None:
     plot_density(ELLIPSES["single"], ax, label="a", color="red", view=((0.0, 4.0), (-1.0, 2.0)))
     assert (ax.get_xlim(), ax.get_ylim()) == ((0, 4), (-1, 2))
     ELLIPSES["paraboloid"].plot(ax, label=["b", "c", "d"], view=(-2.0, 5.0))
@@ -259,7 +259,7 @@ def test_contours_of_islands_are_ellipses_around_each(ax: Axes) -> None:
 
 # Attention over images
 def image(rows: int = 4, columns: int = 6) -> Tensor:
-    """Colours in which red grows to the right and green grows downwards."""
+    """Colors in which red grows to the right and green grows downwards."""
     red = torch.linspace(0, 1, columns).expand(rows, columns)
     green = torch.linspace(0, 1, rows).unsqueeze(-1).expand(rows, columns)
     return torch.stack([red, green, torch.zeros(rows, columns)])

@@ -77,7 +77,7 @@ REPEATED = BSpline(torch.arange(30, dtype=DOUBLE).repeat_interleave(2) / 29, 3)
     ).split(","),
 )
 @pytest.mark.parametrize("masked", [False, True])
-def test_coefficients_solve_the_penalised_least_squares(
+def test_coefficients_solve_the_penalized_least_squares(
     basis: Basis, penalty: float, masked: bool
 ) -> None:
     """Also in chunks, the last of which is short, and of positions that all examples share.
@@ -126,7 +126,7 @@ def test_float32_loses_nothing_to_overlapping_functions(
         assert (slope[b] - due).norm() < 1e-6 * due.norm()
 
 
-# The roughness, and fits that are penalised for it
+# The roughness, and fits that are penalized for it
 def smoothed(
     basis: Basis, t: Tensor, values: Tensor, smoothing: float, ends: tuple[float, float]
 ) -> tuple[Tensor, Tensor]:
@@ -217,7 +217,7 @@ def test_contexts_hardly_depend_on_the_basis() -> None:
     assert max(found) - min(found) < 0.01
 
 
-def test_smoothing_minimises_gcv() -> None:
+def test_smoothing_minimizes_gcv() -> None:
     """The score of the whole smoother on a grid of factors has its minimum at the one found."""
     t, values, _ = data(1, 40)
     values = torch.sin(9 * t).unsqueeze(-1) + 0.3 * values
@@ -387,7 +387,7 @@ def test_sums_of_pieces_add_up() -> None:
     torch.testing.assert_close(found, whole, rtol=1e-9, atol=1e-12)
 
 
-# Gaussians reach 9.5 deviations beyond the outermost centres, 0 and 1.
+# Gaussians reach 9.5 deviations beyond the outermost centers, 0 and 1.
 @pytest.mark.parametrize(
     "basis",
     [
@@ -419,7 +419,7 @@ def test_positions_out_of_reach_are_warned_of_once(basis: Basis) -> None:
     torch.testing.assert_close(found, exact, rtol=1e-8, atol=1e-10)
 
 
-# Generalised cross-validation
+# Generalized cross-validation
 Array = NDArray[np.float64]
 
 
@@ -446,7 +446,7 @@ def gcv(design: Array, values: Array, penalty: float) -> float:
     ("length", "noise", "shared"),
     [(40, 0.3, False), (40, 0.3, True), (40, 1e-3, False), (12, 0.3, False)],
 )
-def test_penalty_of_each_example_minimises_gcv(length: int, noise: float, shared: bool) -> None:
+def test_penalty_of_each_example_minimizes_gcv(length: int, noise: float, shared: bool) -> None:
     """The first example has three quarters of the observations, unless positions are shared."""
     t, values = wave(length, noise)
     mask = torch.arange(length) < torch.tensor([[3 * length // 4], [length]])

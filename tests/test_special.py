@@ -21,7 +21,7 @@ DTYPES = [torch.float32, torch.float64]
 ULP = {torch.float32: 2.0**-23, torch.float64: 2.0**-52}
 ARGUMENTS = [0.5, 1.0, 3.0, 9.0, 50.0, 1e3, 1e6, 1e8]
 DELTAS = [0.5, 4.0, 50.0]
-# (r, m), all exact in float32: the centre, the middle, far in the tail and next to the edge.
+# (r, m), all exact in float32: the center, the middle, far in the tail and next to the edge.
 TAILS = [
     (2.0**-20, 0.0),
     (0.25, 0.0),

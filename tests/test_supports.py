@@ -54,7 +54,7 @@ def test_rounding_throws_no_point_out(dtype: torch.dtype, distance: float, small
 
 
 @every_dtype
-def test_gradients_reach_the_parameters_and_are_finite_at_the_centre(dtype: torch.dtype) -> None:
+def test_gradients_reach_the_parameters_and_are_finite_at_the_center(dtype: torch.dtype) -> None:
     loc = torch.tensor([0.5, -1.0], dtype=dtype, requires_grad=True)
     tril = torch.tensor([[2.0, 0.0], [1.0, 0.5]], dtype=dtype, requires_grad=True)
     y = torch.zeros(2, dtype=dtype, requires_grad=True)

@@ -1,4 +1,4 @@
-"""Univariate densities: parametrisations, limits, quantiles, memory, extreme scales, arguments."""
+"""Univariate densities: parametrizations, limits, quantiles, memory, extreme scales, arguments."""
 
 import itertools
 import math
@@ -17,7 +17,7 @@ import sparsefam as sf
 from benchmarks.allocation import allocated_megabytes
 from sparsefam.bases import BSpline, Fourier, GaussianRBF, Indicator, Polynomial
 
-# Parametrisations
+# Parametrizations
 LOC = torch.tensor([[0.25], [-1.0]], dtype=DOUBLE)
 WIDTH = torch.tensor([0.01, 0.5, 20.0], dtype=DOUBLE)
 
@@ -36,7 +36,7 @@ def test_score_scales_and_moments_come_back(alpha: float) -> None:
         torch.testing.assert_close(p.variance, WIDTH.expand(2, 3), rtol=1e-13, atol=0)
 
 
-def test_classes_of_fixed_alpha_inherit_their_parametrisations() -> None:
+def test_classes_of_fixed_alpha_inherit_their_parametrizations() -> None:
     p, q = sf.TruncatedParabola.from_canonical(LOC, -WIDTH), sf.Triangular.from_moments(LOC, WIDTH)
     assert torch.equal(p.scale, sf.BetaGaussian.from_canonical(LOC, -WIDTH, alpha=2.0).scale)
     assert torch.equal(q.scale, sf.BetaLaplace.from_moments(LOC, WIDTH, alpha=2.0).scale)
@@ -57,7 +57,7 @@ def test_classes_of_fixed_alpha_inherit_their_parametrisations() -> None:
         lambda first, second, alpha: sf.BetaGaussian.from_canonical(first, -second, alpha).scale,
     ],
 )
-def test_gradients_of_parametrisations(make: Callable[..., Tensor]) -> None:
+def test_gradients_of_parametrizations(make: Callable[..., Tensor]) -> None:
     leaves = [torch.tensor(v, dtype=DOUBLE, requires_grad=True) for v in (0.25, 0.5, 1.7)]
     assert torch.autograd.gradcheck(make, leaves)
     assert torch.autograd.gradgradcheck(make, leaves)
@@ -321,11 +321,11 @@ def test_covariances_of_powers_and_waves_of_narrow_densities(
 ) -> None:
     for loc, scale in itertools.product((0.0, 0.1875, -100.0), (1e-9, 1e-5, 1e-2, 1.0, 1e3)):
         p, wide = placed(make, loc, scale, dtype), placed(make, loc, scale, DOUBLE)
-        v, centre = wide.variance, wide.loc
+        v, center = wide.variance, wide.loc
         fourth = wide.scale**4 * wide.generator.moment(4) - v**2
         zero = torch.zeros_like(v)
-        expected = [[zero] * 3, [zero, v, 2 * centre * v], [zero, 2 * centre * v]]
-        expected[2].append(fourth + 4 * centre**2 * v)
+        expected = [[zero] * 3, [zero, v, 2 * center * v], [zero, 2 * center * v]]
+        expected[2].append(fourth + 4 * center**2 * v)
         value = p.generalized_covariance(Polynomial(2), Polynomial(2), 1.0).double()
         for i, j in itertools.product(range(3), repeat=2):
             size = (expected[i][i] * expected[j][j]).sqrt()
@@ -335,7 +335,7 @@ def test_covariances_of_powers_and_waves_of_narrow_densities(
             continue
         # Up to the variance relative to 1 waves are linear.
         waves = p.generalized_covariance(Fourier(torch.tensor([2.0]).to(dtype)), Polynomial(1), 1.0)
-        linear = torch.stack([-2 * (2 * centre).sin() * v, 2 * (2 * centre).cos() * v])
+        linear = torch.stack([-2 * (2 * center).sin() * v, 2 * (2 * center).cos() * v])
         limit = 1e-9 if dtype == DOUBLE else 2e-6
         assert (waves[:, 1].double() - linear).norm() <= limit * linear.norm()
 

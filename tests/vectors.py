@@ -14,7 +14,7 @@ def factor(dim: int, dtype: torch.dtype = DOUBLE, seed: float = 0.0) -> Tensor:
     return 0.4 * entries.tril(-1) + torch.diag(0.6 + 0.3 * entries.diagonal())
 
 
-def centre(dim: int, dtype: torch.dtype = DOUBLE) -> Tensor:
+def center(dim: int, dtype: torch.dtype = DOUBLE) -> Tensor:
     return torch.sin(2.1 * torch.arange(1.0, dim + 1, dtype=dtype))
 
 
@@ -29,4 +29,4 @@ def elliptical(
 
 def member(dim: int, alpha: Tensor | float = 2.0) -> EllipticalDistribution:
     """Return a density of some dimension."""
-    return elliptical(centre(dim), factor(dim), alpha)
+    return elliptical(center(dim), factor(dim), alpha)

@@ -296,13 +296,13 @@ def eq_12_has_a_wrong_sign() -> None:
 
 @row
 def eq_60_on_a_closed_grid_counts_an_angle_twice() -> None:
-    centre, width = np.array([0.3, 0.2]), 0.5
+    center, width = np.array([0.3, 0.2]), 0.5
     paraboloid = sf.TruncatedParaboloid.from_sigma(torch.zeros(2), torch.eye(2))
-    psi = sf.bases.GaussianRBF(torch.tensor([centre.tolist()]), torch.tensor([width]))
+    psi = sf.bases.GaussianRBF(torch.tensor([center.tolist()]), torch.tensor([width]))
 
     def eq60(angles: np.ndarray) -> float:  # Sigma = I, Sigma_j = width^2 I
         height = math.pi**-0.5  # -lambda, eq. 55
-        mean, s = centre / math.sqrt(2 * height), width / math.sqrt(2 * height)
+        mean, s = center / math.sqrt(2 * height), width / math.sqrt(2 * height)
         r0 = np.cos(angles) * mean[0] + np.sin(angles) * mean[1]
         front = np.exp(-(mean @ mean - r0**2) / (2 * s**2)) / math.sqrt(2 * math.pi) / s
         return float(2 * math.pi * np.mean(height * front * eq59(r0, s)))

@@ -133,10 +133,10 @@ POINT = data(0.9, -0.3)
 
 
 def ellipsoid(seen: Tensor | None = POINT) -> None:
-    """A point in an ellipse whose centre and size are unknown."""
-    centre = pyro.sample("centre", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    """A point in an ellipse whose center and size are unknown."""
+    center = pyro.sample("center", dist.Normal(torch.zeros(2), 1.0).to_event(1))
     size = pyro.sample("size", dist.LogNormal(0.0, 0.5))
-    point = pyro.sample("point", TruncatedParaboloid(centre, size[..., None, None] * SHAPE))
+    point = pyro.sample("point", TruncatedParaboloid(center, size[..., None, None] * SHAPE))
     pyro.sample("seen", dist.Normal(point, 0.3).to_event(1), obs=seen)
 
 

@@ -1,7 +1,7 @@
 r"""The alpha-entmax transformation of finitely many scores.
 
 With $\epsilon = \alpha - 1$, $p = [1 + \epsilon(f - A)]_+^{1/\epsilon}$ has the sum 1 for one
-normaliser $A$. For alpha up to 2 the norm $\|[1 + \epsilon(f - A)]_+\|_{1/\epsilon}$ is convex in
+normalizer $A$. For alpha up to 2 the norm $\|[1 + \epsilon(f - A)]_+\|_{1/\epsilon}$ is convex in
 $A$, and Newton's method increases from a lower bound to the root, as in `normalizer`. Beyond 2,
 powers rise so steeply where they begin that $A$ has too few digits. The unknown is the least
 positive probability z, that of a score v: $p = (z^\epsilon + \epsilon(f - v))^{1/\epsilon}$ is
@@ -38,7 +38,7 @@ _LARGEST = 700.0
 
 
 def entmax(scores: Tensor, alpha: Tensor | float) -> Tensor:
-    r"""Return p (..., K) that maximises $p^\top f - \Omega_\alpha(p)$ among probabilities.
+    r"""Return p (..., K) that maximizes $p^\top f - \Omega_\alpha(p)$ among probabilities.
 
     Scores in half precision are computed in float32.
 

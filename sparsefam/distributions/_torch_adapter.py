@@ -465,19 +465,19 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
     def _line(self) -> DoubleExponential:
         """The coordinate, around the mode or what else is known of the middle."""
         with torch.no_grad():
-            centre = self._inside()
-            half = torch.full_like(centre, 0.5)
+            center = self._inside()
+            half = torch.full_like(center, 0.5)
             for known in (self._known("mode"), self._known("icdf", half), self._known("mean")):
                 if known is not None:
                     within = known.isfinite() & self.support.check(known)
-                    centre = torch.where(within, known, centre)
+                    center = torch.where(within, known, center)
             # Without a variance, half the width of the uniform density of the same height, or less
             # where the log density is more curved.
-            top = self.base.log_prob(centre)
+            top = self.base.log_prob(center)
             spread = (0.5 * torch.exp(-top)).clamp(1e-9, 1e9)
             if self.ends == (None, None):
                 step = spread / 64
-                fall = top - self.base.log_prob(centre + torch.stack([-step, step])).mean(0)
+                fall = top - self.base.log_prob(center + torch.stack([-step, step])).mean(0)
                 curved = step / (2 * fall).sqrt()
                 spread = torch.where(curved < spread, curved, spread)
             known = self._known("stddev")
@@ -487,7 +487,7 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
                     # A variance that hardly exists says nothing of the middle.
                     valid = valid & (self.tail_indices()[1] > 2.5)
                 spread = torch.where(valid, known, spread)
-        return DoubleExponential(*self.ends, centre, spread)
+        return DoubleExponential(*self.ends, center, spread)
 
     def _ends(self) -> tuple[Tensor, Tensor]:
         low, high = self.intervals[..., 0, :].unbind(-1)

@@ -54,7 +54,7 @@ class Density(IntegratedDistribution):
 
     Args:
         log_prob: f, from float64 locations (*sample, *batch), and the parameters by name, to values
-            of that shape; -inf where the density is zero. It need not be normalised.
+            of that shape; -inf where the density is zero. It need not be normalized.
         low: Lower end a (*batch), learnable; the number -inf if there is none.
         high: Upper end b (*batch), learnable; the number inf if there is none.
         breakpoints: Numbers or tensors (*batch), in any order, where f has kinks, jumps or narrow

@@ -126,7 +126,7 @@ def bregman_divergence(p: Distribution, q: Distribution, alpha: float) -> Tensor
     References:
         Bregman (1967), The relaxation method of finding the common point of convex sets. USSR
         Comput. Math. Math. Phys. 7. Basu, Harris, Hjort and Jones (1998), Robust and efficient
-        estimation by minimising a density power divergence, of which this is $1/\alpha$.
+        estimation by minimizing a density power divergence, of which this is $1/\alpha$.
         Biometrika 85. Blondel, Martins and Niculae (2020), Learning with Fenchel-Young losses.
         arXiv:1901.02324
 
@@ -515,7 +515,7 @@ def _tsallis_of_normals(p: MultivariateNormal, q: MultivariateNormal, alpha: flo
 
 
 def _relative(p: Any, loc: Tensor, scale_tril: Tensor) -> tuple[Tensor, Tensor]:
-    """Return centre and factor of p's ellipsoid in the coordinates of another one."""
+    """Return center and factor of p's ellipsoid in the coordinates of another one."""
     solve = partial(torch.linalg.solve_triangular, scale_tril, upper=False)
     return solve((p.loc - loc).unsqueeze(-1)).squeeze(-1), solve(p.scale_tril)
 
@@ -575,7 +575,7 @@ def _ball_rule(p: MultivariateBetaGaussian) -> tuple[Tensor, Tensor]:
 def _is_inside(p: Any, q: Any, eps: float, size: float = 1.0) -> Tensor:
     r"""Whether p's ellipsoid lies in q's (*batch), shrunk to `size`.
 
-    With centre d and factor M in the coordinates of q's, whether $|M v + d| \le 1$ for all
+    With center d and factor M in the coordinates of q's, whether $|M v + d| \le 1$ for all
     $|v| \le 1$. By duality without a gap, the largest value of $|M v + d|^2$ is
     $$\min_{\lambda \ge \sigma_1^2}
     \lambda + |d|^2 + \sum_k \frac{\sigma_k^2 d_k^2}{\lambda - \sigma_k^2},$$

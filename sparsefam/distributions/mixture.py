@@ -18,7 +18,7 @@ from .._numerics.quadrature import line_integral, piecewise_integral
 from .._numerics.roots import attach_root_gradient, increasing_root
 from .._numerics.validation import broadcast_shapes, map_tensors, require_shape, saturated
 from ..bases import Basis, Polynomial, Stack
-from ..supports import AnyOf, IntervalUnion, RealLine, unnormalised
+from ..supports import AnyOf, IntervalUnion, RealLine, unnormalized
 from ._line.engine import argmax
 from ._torch_adapter import (
     WRAPPERS,
@@ -92,7 +92,7 @@ class Mixture(SoftmaxDistribution):
         tensor([0.3750, 0.0000])
     """
 
-    arg_constraints: ClassVar[dict[str, Constraint]] = {"logits": unnormalised}
+    arg_constraints: ClassVar[dict[str, Constraint]] = {"logits": unnormalized}
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ _EVEN = tuple(k / 12 for k in range(13))
 MASSES, MOMENTS = -45.0, -80.0
 # The largest number whose exponential leaves room for the size of the distribution.
 _REACH = {torch.float32: 66.0, torch.float64: 600.0}
-# Intervals into which the search for a mode divides the neighbourhood of the best location, and how
+# Intervals into which the search for a mode divides the neighborhood of the best location, and how
 # often.
 _INTERVALS, _ROUNDS = 8, 16
 
@@ -118,7 +118,7 @@ class DoubleExponential(Coordinate):
 
     T maps the line onto an interval with the given ends: it is a logistic function, an exponential
     or a hyperbolic sine. Whatever the tails of a density and its powers at the ends, it decays
-    double exponentially in y, so that a few nodes suffice. `centre` is near most of the mass, and
+    double exponentially in y, so that a few nodes suffice. `center` is near most of the mass, and
     `spread` about the standard deviation.
 
     References:
@@ -130,18 +130,18 @@ class DoubleExponential(Coordinate):
         self,
         lower: Tensor | None,
         upper: Tensor | None,
-        centre: Tensor,
+        center: Tensor,
         spread: Tensor,
         order: int = 20,
     ) -> None:
-        super().__init__(order, 1, order, centre.new_empty(0, *centre.shape))
+        super().__init__(order, 1, order, center.new_empty(0, *center.shape))
         # Detached, as a replayed trace of torch.jit ignores no_grad.
-        centre, spread = centre.detach(), spread.detach()
-        self._lower, self._upper, self._centre, self._spread = lower, upper, centre, spread
-        self._a = self.onto_line(centre).detach()
+        center, spread = center.detach(), spread.detach()
+        self._lower, self._upper, self._center, self._spread = lower, upper, center, spread
+        self._a = self.onto_line(center).detach()
         self._b = (spread / self.from_line(self._a)[1]).clamp(max=2.0).detach()
         # As far as the exponentials of T, and their products with the spread, do not overflow.
-        reach, whole = _REACH[centre.dtype], lower is None and upper is None
+        reach, whole = _REACH[center.dtype], lower is None and upper is None
         least = spread.log().clamp_min(0) if whole else self._a.abs()
         self.limit = torch.asinh((reach - least).clamp_min(reach / 10) / self._b)
 
@@ -168,7 +168,7 @@ class DoubleExponential(Coordinate):
         if self._upper is not None:
             slope = (-x).exp()
             return self._upper - slope, slope
-        return self._centre + self._spread * x.sinh(), self._spread * x.cosh()
+        return self._center + self._spread * x.sinh(), self._spread * x.cosh()
 
     def onto_line(self, t: Tensor) -> Tensor:
         """Return the inverse of T, also where rounding puts t on an end."""
@@ -180,7 +180,7 @@ class DoubleExponential(Coordinate):
             return (t - self._lower).clamp_min(info.tiny).log()
         if self._upper is not None:
             return -(self._upper - t).clamp_min(info.tiny).log()
-        return torch.asinh((t - self._centre) / self._spread)
+        return torch.asinh((t - self._center) / self._spread)
 
 
 class LineDistribution(SoftmaxDistribution):
@@ -346,9 +346,9 @@ class LineDistribution(SoftmaxDistribution):
     def _breakpoints(self) -> Tensor:
         return self._cuts()
 
-    def _known_moment(self, n: int, centre: Tensor) -> Tensor:
+    def _known_moment(self, n: int, center: Tensor) -> Tensor:
         nodes, weights = self._rule(0)
-        return self._moment("moment", n, weights * (nodes - centre) ** n).to(self._like.dtype)
+        return self._moment("moment", n, weights * (nodes - center) ** n).to(self._like.dtype)
 
     # Distribution function and quantiles
 
@@ -644,14 +644,14 @@ def argmax(function: Callable[[Tensor], Tensor], cuts: Tensor) -> Tensor:
     """Return where a function is highest (*batch).
 
     The best of the cuts (*batch, J) and of locations between them, improved on finer and finer
-    grids between its neighbours: accurate to the square root of a rounding error at a smooth peak.
+    grids between its neighbors: accurate to the square root of a rounding error at a smooth peak.
     """
     ordered = sort_cuts(cuts)
     share = torch.linspace(0, 1, _INTERVALS + 1, dtype=cuts.dtype, device=cuts.device)
     share = share.reshape(-1, *(1,) * ordered.dim())
     grid = (ordered[:-1] + share * ordered.diff(dim=0)).flatten(0, 1)
     best = grid.gather(0, function(grid).argmax(0, keepdim=True))
-    # The farther of the two neighbours, as the nearer one may be the same up to rounding.
+    # The farther of the two neighbors, as the nearer one may be the same up to rounding.
     low = torch.where(grid < best, grid, -math.inf).amax(0, keepdim=True)
     high = torch.where(grid > best, grid, math.inf).amin(0, keepdim=True)
     steps = torch.cat([best - low, high - best])
@@ -678,7 +678,7 @@ def _integral_series(masses: Tensor) -> Tensor:
     x, _ = gauss_legendre(masses.shape[1], masses)
     polynomials = torch.stack([torch.special.legendre_polynomial_p(x, k) for k in range(len(x))])
     moments = torch.einsum("kq,jq...->k...j", polynomials, masses)
-    # The integral of (2 k + 1) P_k is the difference of its neighbours.
+    # The integral of (2 k + 1) P_k is the difference of its neighbors.
     upper = torch.cat([moments[1:], torch.zeros_like(moments[:2])])
     first, *others = (torch.cat([moments[:1], moments]) - upper) / 2
     return torch.stack([first + moments[0].cumsum(-1) - moments[0], *others])

@@ -192,8 +192,8 @@ class _Normal(_Standard):
         # Around 0 by the difference of the tails, which erf knows to more digits.
         central = (torch.maximum(below, above) < 0.75) & (ends.sides.amax(0) > -_WIDE)
         if _any(central):
-            centre = torch.erfinv(torch.lerp(torch.erf(_ROOT * a), torch.erf(_ROOT * b), q))
-            x = torch.where(central, centre / _ROOT, x)
+            center = torch.erfinv(torch.lerp(torch.erf(_ROOT * a), torch.erf(_ROOT * b), q))
+            x = torch.where(central, center / _ROOT, x)
         step, middle = torch.full_like(x, math.inf), (a + b) / 2
         deep = (a > _DEEP) | (b < -_DEEP)
         if _any(deep):
@@ -287,12 +287,12 @@ class _Laplace(_Standard):
     def quantile(cls, ends: _Ends, q: Tensor, p: Tensor) -> _Pair:
         a, b, w = ends.triple
         below, above = torch.expm1(a.clamp(max=0)), torch.expm1(-b.clamp_min(0))
-        centre = torch.lerp(below, -above, q)
+        center = torch.lerp(below, -above, q)
         first, last = torch.exp(a.clamp(max=0)), torch.exp(-b.clamp_min(0))
         tails = torch.lerp(first, 1 - above, q), torch.lerp(1 - below, last, q)
         tail = torch.minimum(*tails).log()
-        tail = torch.where(centre.abs() < 0.5, torch.log1p(-centre.abs()), tail)
-        x = torch.where(centre < 0, tail, -tail)
+        tail = torch.where(center.abs() < 0.5, torch.log1p(-center.abs()), tail)
+        x = torch.where(center < 0, tail, -tail)
         upper = -torch.log1p(q * torch.expm1(-w))
         lower = torch.log1p(q * torch.expm1(w.clamp(max=1)))
         u = torch.where(a >= 0, upper, torch.where((b <= 0) & (w < 1), lower, math.inf))
@@ -366,7 +366,7 @@ class _Cauchy(_ByDifference):
     def quantile(cls, ends: _Ends, q: Tensor, p: Tensor) -> _Pair:
         a, b, w = ends.triple
         one = torch.ones_like(a)
-        below, above, centre = (
+        below, above, center = (
             torch.lerp(start, end, q)
             for start, end in (
                 (torch.atan2(one, -a), torch.atan2(one, -b)),
@@ -375,7 +375,7 @@ class _Cauchy(_ByDifference):
             )
         )
         x = torch.where(below < above, -1 / below.tan(), 1 / above.tan())
-        x = torch.where(centre.abs() < 0.5, centre.tan(), x)
+        x = torch.where(center.abs() < 0.5, center.tan(), x)
         near = w < 1
         a, b, w = (torch.where(near, x, 0.5) for x in (a, b, w))
         step = (q * torch.atan2(w, 1 + a * b)).tan()
