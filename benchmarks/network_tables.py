@@ -88,7 +88,8 @@ def accuracy_table(answers: Answers, sampling: str) -> Table:
         mean = f"{statistics.mean(means):.1f}" if len(means) == len(found) else "-"
         rows.append([model, *map(plus_minus, found), mean])
     text = "on the sampling of training" if sampling == AS_TRAINED else f"on the {SHIFTED}"
-    counts = sorted(len(answers.of(x, model)) for x in answers.tasks for model in answers.models)
+    seeds = [len(answers.of(x, model)) for x in answers.tasks for model in answers.models]
+    counts = sorted(filter(None, seeds))
     number = f"{counts[0]}" if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
     title = f"Accuracy in % {text}: mean and standard error of {number} seeds."
     return Table(title, ["model", *answers.tasks, "mean"], rows)
