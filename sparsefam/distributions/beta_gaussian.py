@@ -102,7 +102,7 @@ class PowerDistribution(SymmetricDistribution):
     def profile(self) -> Profile | None:
         """Return the standard density as a piecewise polynomial, None unless m is 0, 1, 2 or 3.
 
-        Higher degrees lose accuracy in `numerics.gaussian_interval`.
+        Higher degrees lose accuracy in `_numerics.gaussian_interval`.
         """
         m, k = self._fixed_exponent, self._kind.order
         if m is None or m > _LARGEST_CLOSED or m != int(m):
