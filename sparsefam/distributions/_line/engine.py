@@ -274,7 +274,6 @@ class LineDistribution(SoftmaxDistribution):
         last = torch.where(last | high.isinf(), t[-1], high)
         return torch.stack([first, *t[1:-1], last]).movedim(0, -1)
 
-    @torch.no_grad()
     def _region_of(
         self,
         line: Coordinate,
@@ -338,7 +337,8 @@ class LineDistribution(SoftmaxDistribution):
         """
         negligible, count = (MOMENTS, 8) if fine else (MASSES, 6)
         if region is None:
-            region = self._region_of(line, edges, negligible, places=places)
+            with torch.no_grad():
+                region = self._region_of(line, edges, negligible, places=places)
         # Beside the middle, where a kink may be: second derivatives need cuts apart from it.
         inner = [(k + 0.07) / count for k in range(1, count)]
         return _join(cuts_within(edges, region, [0.0, *inner, 1.0]), places)
