@@ -111,7 +111,8 @@ class Truncated(IntegratedDistribution):
         if law is None:
             line = self._line
             places, edges = self._places(line)
-            self._region = self._region_of(line, edges, MASSES, places=places)
+            with torch.no_grad():
+                self._region = self._region_of(line, edges, MASSES, places=places)
             self._own_mass = self._mass_by_quadrature(line, line.order)
         if self._validate_args:
             rule = f"ends between which {type(base).__name__} has a mass that float64 resolves"
