@@ -191,15 +191,13 @@ class _LogOdds(IntegratedDistribution):
 
     arg_constraints: ClassVar[dict[str, Constraint]] = {"a": positive_finite, "b": positive_finite}
 
+    _tensors = {"excess": 0}
+
     def __init__(self, a: Tensor, b: Tensor) -> None:
         self.a, self.b = a, b
+        # log B(a, b), less the largest value of a log x + b log(1 - x).
+        self.excess = stirling_excess(a) + stirling_excess(b) - stirling_excess(a + b)
         super().__init__(a.shape, validate_args=False)
-
-    @property
-    def excess(self) -> Tensor:
-        """log B(a, b), less the largest value of a log x + b log(1 - x)."""
-        a, b = self.a, self.b
-        return stirling_excess(a) + stirling_excess(b) - stirling_excess(a + b)
 
     def log_density(self, log_x: Tensor, log_y: Tensor) -> Tensor:
         """Return the log density of s at the logarithms of x and 1 - x."""

@@ -296,6 +296,7 @@ class LineDistribution(SoftmaxDistribution):
             places: Further coordinates (S, *batch) at which the density is asked for.
             power: Of the slope that the density is multiplied by: 1 for that of the coordinate.
         """
+        # Callers switch gradients off: compiled graphs do not trace a method decorated to do so.
         low, high = edges[:-1], edges[1:]
         first, last = low, high
         for shares in (_COARSE, *(_EVEN,) * rounds):
