@@ -118,7 +118,9 @@ def file_map() -> str:
             if len(every[name]) > 1:
                 lines.append(f"{name}/")
             for path in paths:
-                below = path.relative_to(PACKAGE / name) if len(every[name]) > 1 else None
+                below = (
+                    path.relative_to(PACKAGE / name) if len(every[name]) > 1 else None
+                )
                 shown = path.name if below is None else f"  {below}"
                 lines.append(f"{shown:<28}{summary(path)}")
     return "```\n" + "\n".join(lines) + "\n```"
