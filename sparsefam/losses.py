@@ -25,7 +25,7 @@ from .distributions import (
     SparseDistribution,
 )
 from .distributions._kernel.base_measure import Base
-from .distributions._torch_adapter import cuts_of, to_float64
+from .distributions._torch_adapter import to_float64
 from .distributions.kernel_family import KernelDistribution
 from .scores import (
     AbsoluteDeviation,
@@ -325,7 +325,7 @@ def _term_of_density(target: Any, score: Score, p: SparseDistribution) -> Tensor
     if p.event_shape:
         integral: Tensor = density.expect(cost)
     else:
-        integral = line_integral(integrand, _with_kinks(cuts_of(density), f))
+        integral = line_integral(integrand, _with_kinks(density._cuts(), f))
     return integral.to(p._like.dtype)
 
 

@@ -71,7 +71,7 @@ class Components(Rule):
         return isinstance(p, Mixture) and isinstance(psi, Basis)
 
     def means(self, p: Mixture, psi: Basis, mode: Mode) -> Tensor:
-        return p._known_expect(psi, mode.order)
+        return p._expect_basis(psi, mode.order)
 
     def reason(self, p: Mixture, psi: Basis, mode: Mode) -> str:
         return "; ".join(explain(component, psi, mode.order) for component in p._parts)
@@ -85,7 +85,7 @@ class Quadrature(Rule):
     def means(self, p: SparseDistribution, psi: Any, mode: Mode) -> Tensor:
         order = max(mode.order, p._least_order or 0)
         if isinstance(psi, Basis):
-            return p._known_expect(psi, order)
+            return p._expect_basis(psi, order)
         return p._expect_at_nodes(psi, order)
 
     def reason(self, p: SparseDistribution, psi: object, mode: Mode) -> str:
