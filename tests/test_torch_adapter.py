@@ -14,7 +14,7 @@ from torch import Tensor
 from torch import distributions as td
 
 from sparsefam import BetaGaussian, Laplace, Mixture, MultivariateNormal, Normal, Truncated, bases
-from sparsefam.distributions._torch_adapter import TorchUnivariate, intervals_of, wrap
+from sparsefam.distributions._torch_adapter import TorchUnivariate, wrap
 
 
 def transformed(base: td.Distribution, *transforms: td.Transform) -> td.TransformedDistribution:
@@ -83,7 +83,7 @@ def test_distribution_functions_are_scipys(name: str) -> None:
     assert isinstance(p, TorchUnivariate)
     below = torch.as_tensor(scipys.cdf(t.numpy()))  # SciPy 1.11's quantiles are less accurate
     torch.testing.assert_close(p.log_prob(t), torch.as_tensor(scipys.logpdf(t.numpy())))
-    lower, upper = intervals_of(p)[0].tolist()
+    lower, upper = p._intervals()[0].tolist()
     assert (lower, upper) == pytest.approx(scipys.support())
     outside = torch.tensor([x for x in (lower - 1, upper + 1) if math.isfinite(x)], dtype=DOUBLE)
     assert (p.log_prob(outside) == -math.inf).all()
@@ -185,7 +185,7 @@ def test_a_density_needs_no_more_than_log_prob_and_support() -> None:
         -0.25
     )
     assert p.mean.item() == pytest.approx(-0.5) and p.variance.item() == pytest.approx(0.125)
-    assert intervals_of(p).tolist() == [[-math.inf, 0.0]]
+    assert p._intervals().tolist() == [[-math.inf, 0.0]]
 
 
 def test_a_half_line_turned_in_a_part_of_a_batch_is_refused() -> None:

@@ -293,11 +293,11 @@ class TruncatedNormal(Rule):
     name = "closed form"
 
     def serves(self, p: Truncated, psi: GaussianRBF, mode: Mode) -> bool:
-        law = p._law
+        law = p._base_law
         return law is not None and law.name == "normal" and not law.exponential
 
     def means(self, p: Truncated, psi: GaussianRBF, mode: Mode) -> Tensor:
-        law, widths = cast(Any, p._law), cast(Tensor, psi.widths)
+        law, widths = cast(Any, p._base_law), cast(Tensor, psi.widths)
         means: Tensor = law.gaussian_means(*p._ends(), psi.centers.double(), widths.double())
         return means.to(p._like.dtype)
 

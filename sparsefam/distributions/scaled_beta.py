@@ -152,7 +152,8 @@ class ScaledBeta(Univariate):
         a, b = (x.detach().clamp_min(1) for x in (odds.a, odds.b))
         spread = (1 / a + 1 / b).sqrt()
         line = DoubleExponential(None, None, (a / b).log(), spread, _ORDER)
-        return Panels(odds.log_prob, line, ends, chart=_Chart(*ends))
+        edges = torch.stack([-line.limit, line.limit])
+        return Panels(odds.log_prob, line, ends, edges=edges, chart=_Chart(*ends))
 
     def _moment(self, name: str, n: int, terms: Tensor) -> Tensor:
         return terms.sum(0)

@@ -24,8 +24,8 @@ _FINE = 48
 _TINY = tuple(16.0**-k for k in range(9, 0, -1))
 _COARSE = (0.0, *_TINY, *(k / 8 for k in range(1, 8)), *(1 - x for x in _TINY[::-1]), 1.0)
 _EVEN = tuple(k / 12 for k in range(13))
-# Shares of the range where a density matters at which it is cut: halfway between even ones and those
-# of Chebyshev's points, since tails change faster. Beside the middle, where a kink may be: second
+# Shares of the range where a density matters at which it is cut: halfway between even ones and
+# Chebyshev's points, since tails change faster. Beside the middle, where a kink may be: second
 # derivatives need cuts apart from it.
 _TENTHS = [(k + 0.07) / 10 for k in range(1, 10)]
 _SHARES = (0.0, *((x + math.sin(x * math.pi / 2) ** 2) / 2 for x in _TENTHS), 1.0)
@@ -45,9 +45,13 @@ _INTERVALS, _ROUNDS = 8, 16
 class Chart(Protocol):
     """A variable that stands for locations."""
 
-    def onto(self, t: Tensor) -> Tensor: ...
+    def onto(self, t: Tensor) -> Tensor:
+        """Return the variable at locations."""
+        ...
 
-    def back(self, s: Tensor) -> Tensor: ...
+    def back(self, s: Tensor) -> Tensor:
+        """Return the locations that values of the variable stand for."""
+        ...
 
 
 class Panels:
@@ -98,9 +102,8 @@ class Panels:
 
     def density(self, t: Tensor) -> Tensor:
         """Return the density between the ends; 0 where rounding to an end makes it infinite."""
-        log_p = self.log_density(t)
-        shifted = log_p if self.log_mass is None else log_p - self.log_mass
-        return torch.where(log_p.isfinite(), shifted, -math.inf).exp()
+        log_p = self._log_p(t)
+        return torch.where(log_p.isfinite(), log_p, -math.inf).exp()
 
     def cuts(self) -> Tensor:
         """Return coordinates (J, *batch) between which a few nodes integrate the density."""
@@ -184,15 +187,17 @@ class Panels:
     # Masses and quantiles
 
     def restricted(self, a: Tensor, b: Tensor, region: Tensor | None = None) -> "Panels":
-        """Return the panels between locations a < b (..., *batch), of an unknown mass."""
+        """Return the panels of this density between locations a < b (..., *batch)."""
         low, high = torch.broadcast_tensors(self._onto(a), self._onto(b))
+        low = torch.where(a <= self.ends[0], self._edges[0], low)
+        high = torch.where(b >= self.ends[1], self._edges[-1], high)
         # On the line itself, as far beyond the cuts as these reach: less than a rounding error of
         # the mass lies there, but in a tail.
         first, last = self._edges[0].detach(), self._edges[-1].detach()
-        low, high = (
-            torch.where(low.isinf(), torch.minimum(first, high.detach() - (last - first)), low),
-            torch.where(high.isinf(), torch.maximum(last, low.detach() + (last - first)), high),
-        )
+        if isinstance(self.line, Line):
+            width = last - first
+            low = torch.where(a.isinf(), torch.minimum(first, high.detach() - width), low)
+            high = torch.where(b.isinf(), torch.maximum(last, low.detach() + width), high)
         extra = (1,) * (low.dim() - first.dim())
         inner, places = (
             clamp(x.reshape(len(x), *extra, *x.shape[1:]), low, high)
@@ -201,15 +206,19 @@ class Panels:
         edges = torch.cat([low.unsqueeze(0), inner, high.unsqueeze(0)])
         options: Any = {"edges": edges, "region": region, "chart": self._chart}
         ends, shares = (a, b), self._shares
-        return Panels(self.log_density, self.line, ends, places=places, shares=shares, **options)
+        return Panels(self._log_p, self.line, ends, places=places, shares=shares, **options)
+
+    def _log_p(self, t: Tensor) -> Tensor:
+        """Return the log density with its constant."""
+        log_p = self.log_density(t)
+        return log_p if self.log_mass is None else log_p - self.log_mass
 
     def log_interval(self, a: Tensor, b: Tensor) -> Tensor:
         """Return the log mass between locations a < b (..., *batch), however small it is.
 
         It is integrated where the density matters relative to its largest value between them.
         """
-        log_mass = self.restricted(a, b).integral()
-        return log_mass if self.log_mass is None else log_mass - self.log_mass
+        return self.restricted(a, b).integral()
 
     def tail(self, t: Tensor, upper: Tensor, log: bool = False) -> Tensor:
         """Return the mass below, or above, locations in the support, or its logarithm."""
