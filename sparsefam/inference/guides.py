@@ -12,17 +12,11 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import biject_to
 
-from .._numerics.modes import traced
 from .._numerics.validation import as_number
 from ..distributions import BetaGaussian
-from .reparam import examine, zeros
+from .reparam import examine
 
 __all__ = ["AutoBetaGaussian"]
-
-# The density of the model is computed at one of so many draws of a guide that is trained.
-_INTERVAL = 8
-# Draws that are counted when it was zero.
-_COUNTED = 16
 
 
 class AutoBetaGaussian(AutoNormal):
@@ -34,8 +28,7 @@ class AutoBetaGaussian(AutoNormal):
     models whose densities are positive on their sites' supports. A likelihood with bounded support
     can make it infinite, even from a feasible start: use `TsallisELBO` then. Sites whose support
     moves need `SupportReparam` first. When the guide is first called, it runs the model at ten
-    random values of the latent sites and warns of both; while it is trained, it computes the
-    density of the model at every eighth of its draws, without gradients.
+    random values of the latent sites and warns of both.
 
     No sample lies outside of `quantiles([0.0, 1.0])`. As with all mean-field guides, variances are
     too small where sites depend on each other.
@@ -54,10 +47,9 @@ class AutoBetaGaussian(AutoNormal):
 
     Warns:
         MovingSupportWarning: At the first call, for each latent site whose support moves.
-        RuntimeWarning: Once, unless calls are by `TsallisELBO` or `FenchelYoungELBO`: the density
-            of the model is zero or NaN at some values of the latent sites, at the first call or
-            while the guide is trained. It names the sites that make it so and how many losses are
-            infinite.
+        RuntimeWarning: At the first call, unless it is by `TsallisELBO` or `FenchelYoungELBO`: the
+            density of the model is zero or NaN at some values of the latent sites. It names the
+            sites that make it so.
 
     References:
         Martins et al. (2020), Sparse and Continuous Attention Mechanisms. arXiv:2006.07214
@@ -108,42 +100,19 @@ class AutoBetaGaussian(AutoNormal):
         """
         with _CompactNormals(self.alpha):
             values: dict[str, Tensor] = super().forward(*args, **kwargs)
-        trained = torch.is_grad_enabled() and not traced()
-        if self._is_watched and self.objective_needs_support and trained:
-            self._watch(values, args, kwargs)
         return values
 
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         super()._setup_prototype(*args, **kwargs)
         _, starts = examine(self.model, args, kwargs)
-        self._calls = 0
-        self._zeros: list[str] = []
-        # A model that cannot be started at random may have discrete sites, which are summed out.
-        self._is_watched = bool(starts) and not any(starts)
         if self.objective_needs_support and any(starts):
-            self._warn(
-                f"{next(filter(None, starts))} at some values of the latent sites, and Trace_ELBO "
-                "is infinite if the guide reaches them"
+            warnings.warn(
+                f"the density of site {next(filter(None, starts))} at some values of the latent "
+                "sites, and Trace_ELBO is infinite if the guide reaches them. Use "
+                "sparsefam.inference.TsallisELBO or FenchelYoungELBO",
+                RuntimeWarning,
+                stacklevel=3,
             )
-
-    def _watch(self, values: dict[str, Tensor], args: Any, kwargs: Any) -> None:
-        """Count draws at which the density of the model is zero, from the first of these."""
-        self._calls += 1
-        if self._zeros or self._calls % _INTERVAL == 0:
-            at_draw = zeros(self.model, values, args, kwargs)
-            if at_draw or self._zeros:
-                self._zeros.append(at_draw)
-        if len(self._zeros) == _COUNTED:
-            self._is_watched = False
-            count = sum(map(bool, self._zeros))
-            self._warn(
-                f"{self._zeros[0]} at values that the guide has reached: Trace_ELBO was infinite "
-                f"at {count} of {_COUNTED} draws, up to call {self._calls} of the guide"
-            )
-
-    def _warn(self, reason: str) -> None:
-        cure = "Use sparsefam.inference.TsallisELBO or FenchelYoungELBO"
-        warnings.warn(f"the density of site {reason}. {cure}", RuntimeWarning, stacklevel=3)
 
     @torch.no_grad()
     def quantiles(

@@ -26,7 +26,7 @@ from pyro.ops.integrator import register_exception_handler
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from pyro.util import get_rng_state, set_rng_state
-from torch import Size, Tensor
+from torch import Size, Tensor, UntypedStorage
 from torch.distributions import (
     Distribution,
     Independent,
@@ -45,12 +45,13 @@ from torch.distributions.transforms import (
     Transform,
 )
 from torch.types import _size
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from .._numerics.modes import traced
 from .._numerics.validation import require
 from ..distributions import EllipticalDistribution, SymmetricDistribution
 from ..supports import Ellipsoid, EllipsoidTransform, Interval, IntervalUnion, RealLine
-from ._flow import Flow, Followed
 
 __all__ = [
     "AutoSupportReparam",
@@ -59,7 +60,6 @@ __all__ = [
     "check_model",
     "examine",
     "warn_moving_supports",
-    "zeros",
 ]
 
 _Model = Callable[..., Any]
@@ -68,6 +68,10 @@ _Model = Callable[..., Any]
 _MARK = "_support_reparam"
 # Random starts at which a model is run.
 _STARTS = 10
+# Operations that take only the shape and the dtype of a tensor.
+_LIKE = "empty_like", "full_like", "ones_like", "zeros_like"
+_NEW = "new_empty", "new_full", "new_ones", "new_zeros"
+_SHAPES = {getattr(torch.ops.aten, name) for name in (*_LIKE, *_NEW)}
 
 
 class SupportReparam(Reparam):
@@ -137,13 +141,10 @@ class SupportReparam(Reparam):
 
 
 class AutoSupportReparam(Strategy):
-    """Apply `SupportReparam` to each latent site whose support may move.
+    """Apply `SupportReparam` to each latent site whose support holds tensors, which may move.
 
-    A site is left unchanged if Pyro has a bijection onto its support and nothing that may change
-    enters the support: no value of another site, parameter, argument of the model, indices of a
-    subsample, or tensor that requires a gradient. The first run of the model shows that. If
-    `poutine.reparam` wraps the model, no run is followed, and only a support that is given by
-    Python numbers, as of Pyro's `Uniform(0.0, 1.0)`, is taken for fixed.
+    Sites whose support is given by Python numbers are left unchanged, such as `HalfNormal` and
+    Pyro's `Uniform(0.0, 1.0)`.
 
     Examples:
         >>> @AutoSupportReparam()
@@ -155,46 +156,14 @@ class AutoSupportReparam(Strategy):
         ['x', 'y_base']
     """
 
-    # The first run of the model, while it goes on.
-    _flow: Flow | None = None
-
-    def __call__(self, msg_or_fn: Any) -> Any:
-        """Return a model that is reparameterized; Pyro calls this for each site, too."""
-        of_site = isinstance(msg_or_fn, dict)
-        return super().__call__(msg_or_fn if of_site else _FirstRun(msg_or_fn, self._following))
-
-    @contextmanager
-    def _following(self, inputs: Any) -> Iterator[None]:
-        try:
-            with Flow(inputs) as self._flow:
-                yield
-        finally:
-            self._flow = None
-
     def configure(self, msg: dict[str, Any]) -> SupportReparam | None:
         """Return the reparameterizer of a site, or None."""
-        fn = msg["fn"]
-        skipped = msg["is_observed"] or msg["infer"].get(_MARK)
-        support = None if skipped else _support_of(fn)
-        if support is None or support.is_discrete or not (tensors := _support_tensors(support)):
+        if msg["is_observed"] or msg["infer"].get(_MARK):
             return None
-        may_move = self._flow is None or self._flow.reaches(tensors)
-        return SupportReparam() if may_move or not _has_bijection(fn, support) else None
-
-
-class _FirstRun:
-    """A model whose first run is followed in a context, made from its arguments."""
-
-    def __init__(self, model: _Model, following: Callable[[Any], Any]) -> None:
-        self._model, self._following, self._has_run = model, following, False
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._has_run or traced():
-            return self._model(*args, **kwargs)
-        with self._following((args, kwargs)):
-            result = self._model(*args, **kwargs)
-        self._has_run = True
-        return result
+        support = _support_of(msg["fn"])
+        if support is None or support.is_discrete or not _support_tensors(support):
+            return None
+        return SupportReparam()
 
 
 class MovingSupportWarning(UserWarning):
@@ -266,7 +235,7 @@ def examine(
                 start = {x["name"]: init_to_uniform(x) for x in sites}
             except (NotImplementedError, ValueError):
                 break  # a site is discrete, or its support has no bijection
-            starts.append(zeros(model, start, args, kwargs))
+            starts.append(_zeros(model, start, args, kwargs))
     return sorted(watch.moved), starts
 
 
@@ -277,7 +246,7 @@ class Zeros(str):
 
 
 @torch.no_grad()
-def zeros(
+def _zeros(
     model: _Model,
     values: dict[str, Tensor],
     args: tuple[Any, ...],
@@ -329,15 +298,67 @@ def warn_moving_supports(model: _Model) -> _Model:
     """
     if not callable(model):
         raise TypeError(f"model must be callable, got {model!r}")
-    return _FirstRun(model, _Watch)
+    return _Watched(model)
+
+
+class _Watched:
+    """A model whose first run is watched."""
+
+    def __init__(self, model: _Model) -> None:
+        self._model, self._has_run = model, False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._has_run or traced():
+            return self._model(*args, **kwargs)
+        with _Watch():
+            result = self._model(*args, **kwargs)
+        self._has_run = True
+        return result
+
+
+class _Dependents(TorchDispatchMode):
+    """The tensors that depend on some: all that operations on them return.
+
+    That includes operations without a derivative, such as comparisons and indices, but neither
+    numbers that are read, by `item`, `bool` and the like, nor arrays of numpy.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Kept, so that no other memory gets the same address.
+        self._memory: dict[int, UntypedStorage] = {}
+
+    def add(self, values: object) -> None:
+        """Add the tensors in a nested structure."""
+        for x in tree_leaves(values):
+            if isinstance(x, Tensor):
+                storage = x.untyped_storage()
+                self._memory[storage._cdata] = storage
+
+    def has(self, values: object) -> bool:
+        """Return whether any tensor in a nested structure depends on those that were added."""
+        tensors = [x for x in tree_leaves(values) if isinstance(x, Tensor)]
+        return any(x.untyped_storage()._cdata in self._memory for x in tensors)
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket not in _SHAPES and self.has((args, kwargs)):
+            self.add(result)
+        return result
 
 
 class _Watch(Messenger):
     """Warns of supports of latent sites that depend on the values of other latent sites."""
 
-    def __init__(self, _: Any = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.moved, self._latent, self._values = set[str](), set[str](), Followed()
+        self.moved, self._latent, self._values = set[str](), set[str](), _Dependents()
 
     def __enter__(self) -> "_Watch":
         self._values.__enter__()
@@ -360,7 +381,7 @@ class _Watch(Messenger):
             return
         support = _support_of(msg["fn"])
         if support is not None and not support.is_discrete:
-            if self._values.reaches(_support_tensors(support)):
+            if self._values.has(_support_tensors(support)):
                 self.moved.add(name)
                 warnings.warn(
                     f"the support of site {name!r} moves with other latent sites, but HMC, NUTS "
@@ -387,20 +408,6 @@ def _support_of(fn: Distribution) -> Constraint | None:
 def _has_line_for_support(fn: Distribution) -> bool:
     """Return whether torch says that the support is the line, as for every affine map."""
     return isinstance(fn, TransformedDistribution) and fn.support is constraints.real
-
-
-def _has_bijection(fn: Distribution, support: Constraint) -> bool:
-    """Return whether Pyro maps the line onto the support of a site."""
-    if _has_line_for_support(_innermost(fn)):
-        return False
-    if isinstance(support, constraints.independent):
-        return _has_bijection(fn, support.base_constraint)
-    with_bijection = Interval, Ellipsoid, constraints.greater_than, constraints.greater_than_eq
-    if isinstance(support, (constraints.interval, constraints.half_open_interval)):
-        # For an end that is infinite, torch's bijection is NaN.
-        ends = torch.as_tensor(support.lower_bound), torch.as_tensor(support.upper_bound)
-        return all(bool(end.isfinite().all()) for end in ends)
-    return isinstance(support, (*with_bijection, constraints.less_than))
 
 
 def _affine_support(fn: TransformedDistribution) -> Constraint:
