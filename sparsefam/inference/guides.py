@@ -3,18 +3,19 @@
 import math
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import cast
 
 import torch
 from pyro.infer.autoguide import AutoNormal
 from pyro.infer.autoguide.initialization import init_to_feasible
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.trace_struct import Trace
 from torch import Tensor
-from torch.distributions import biject_to
+from torch.distributions import Distribution, biject_to
 
 from .._numerics.validation import as_number
 from ..distributions import BetaGaussian
-from .reparam import examine
+from .reparam import Site, examine
 
 __all__ = ["AutoBetaGaussian"]
 
@@ -73,12 +74,12 @@ class AutoBetaGaussian(AutoNormal):
 
     def __init__(
         self,
-        model: Callable[..., Any],
+        model: Callable[..., object],
         alpha: float = 2.0,
         *,
-        init_loc_fn: Callable[..., Any] = init_to_feasible,
+        init_loc_fn: Callable[..., object] = init_to_feasible,
         init_scale: float = 0.1,
-        create_plates: Callable[..., Any] | None = None,
+        create_plates: Callable[..., object] | None = None,
     ) -> None:
         if not callable(model):
             raise TypeError(f"model must be callable, got {model!r}")
@@ -92,7 +93,7 @@ class AutoBetaGaussian(AutoNormal):
         half_width = math.sqrt(3 + 2 / (alpha - 1))
         super().__init__(model, init_scale=init_scale * half_width, **options)
 
-    def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+    def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
         """Sample all sites; takes the arguments of the model.
 
         Returns:
@@ -102,7 +103,7 @@ class AutoBetaGaussian(AutoNormal):
             values: dict[str, Tensor] = super().forward(*args, **kwargs)
         return values
 
-    def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
+    def _setup_prototype(self, *args: object, **kwargs: object) -> None:
         super()._setup_prototype(*args, **kwargs)
         _, starts = examine(self.model, args, kwargs)
         if self.objective_needs_support and any(starts):
@@ -116,7 +117,7 @@ class AutoBetaGaussian(AutoNormal):
 
     @torch.no_grad()
     def quantiles(
-        self, quantiles: list[float] | Tensor, *args: Any, **kwargs: Any
+        self, quantiles: list[float] | Tensor, *args: object, **kwargs: object
     ) -> dict[str, Tensor]:
         """Return quantiles of each site; levels 0 and 1 give the ends of the guide's support.
 
@@ -129,13 +130,13 @@ class AutoBetaGaussian(AutoNormal):
             Values (Q, *shape) by the names of sites.
         """
         values = {}
-        trace: Any = self.prototype_trace
+        trace = cast(Trace, self.prototype_trace)
         for name, site in trace.iter_stochastic_nodes():
             loc, scale = self._get_loc_and_scale(name)
             guide = BetaGaussian(loc, scale, self.alpha)
             levels = torch.as_tensor(quantiles).to(guide.mean)
             free = guide.icdf(levels.reshape(-1, *(1,) * guide.mean.dim()))
-            values[name] = biject_to(site["fn"].support)(free)
+            values[name] = biject_to(cast(Distribution, site["fn"]).support)(free)
         return values
 
 
@@ -146,7 +147,7 @@ class _CompactNormals(Messenger):
         super().__init__()
         self.alpha = alpha
 
-    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+    def _pyro_sample(self, msg: Site) -> None:
         if msg["infer"].get("is_auxiliary"):
             fn = msg["fn"]
             normal = fn.base_dist if fn.event_dim else fn

@@ -9,7 +9,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pyro
 import pyro.distributions as dist
@@ -18,6 +18,7 @@ from pyro.distributions.torch_distribution import (
     ExpandedDistribution,
     MaskedDistribution,
     TorchDistribution,
+    TorchDistributionMixin,
 )
 from pyro.infer.autoguide.initialization import init_to_uniform
 from pyro.infer.reparam.reparam import Reparam, ReparamMessage, ReparamResult
@@ -56,13 +57,17 @@ from ..supports import Ellipsoid, EllipsoidTransform, Interval, IntervalUnion, R
 __all__ = [
     "AutoSupportReparam",
     "MovingSupportWarning",
+    "Site",
     "SupportReparam",
     "check_model",
     "examine",
     "warn_moving_supports",
 ]
 
-_Model = Callable[..., Any]
+_Model = Callable[..., object]
+_Map = Callable[[Tensor], Tensor]
+# A message of Pyro's, which a trace keeps.
+Site = dict[str, Any]
 
 # The key in a site's `infer` that marks a site in standard coordinates.
 _MARK = "_support_reparam"
@@ -156,7 +161,7 @@ class AutoSupportReparam(Strategy):
         ['x', 'y_base']
     """
 
-    def configure(self, msg: dict[str, Any]) -> SupportReparam | None:
+    def configure(self, msg: Site) -> SupportReparam | None:
         """Return the reparameterizer of a site, or None."""
         if msg["is_observed"] or msg["infer"].get(_MARK):
             return None
@@ -170,7 +175,7 @@ class MovingSupportWarning(UserWarning):
     """The support of a latent site moves with other latent sites."""
 
 
-def check_model(model: _Model, *args: Any, **kwargs: Any) -> list[str]:
+def check_model(model: _Model, *args: object, **kwargs: object) -> list[str]:
     """Warn of latent sites whose support moves, and of a density that is zero at random starts.
 
     The model is run once for its supports, and at ten random starts of NUTS, with the sites whose
@@ -218,7 +223,7 @@ def check_model(model: _Model, *args: Any, **kwargs: Any) -> list[str]:
 
 
 def examine(
-    model: _Model, args: tuple[Any, ...], kwargs: dict[str, Any]
+    model: _Model, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> tuple[list[str], list["Zeros"]]:
     """Warn of supports that move; return their sites, and the sites that are zero at each start."""
     if not callable(model):
@@ -249,16 +254,16 @@ class Zeros(str):
 def _zeros(
     model: _Model,
     values: dict[str, Tensor],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
 ) -> Zeros:
     """Return the sites of a model that have density zero or NaN at values of its latent sites."""
     with _aside(), pyro.validation_enabled(False):  # it raises where a density is zero
         trace = pyro.poutine.trace(pyro.poutine.condition(model, values)).get_trace(*args, **kwargs)
         trace.compute_log_prob()
-    sites = [x for x in trace.nodes.values() if x["type"] == "sample"]
+    sites = [cast(Site, x) for x in trace.nodes.values() if x["type"] == "sample"]
 
-    def words(sites: list[Any]) -> str:
+    def words(sites: list[Site]) -> str:
         zero = [repr(x["name"]) for x in sites if x["log_prob_sum"] == -torch.inf]
         nan = [repr(x["name"]) for x in sites if x["log_prob_sum"].isnan()]
         names = {"zero": ", ".join(zero), "NaN": ", ".join(nan)}
@@ -307,7 +312,7 @@ class _Watched:
     def __init__(self, model: _Model) -> None:
         self._model, self._has_run = model, False
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         if self._has_run or traced():
             return self._model(*args, **kwargs)
         with _Watch():
@@ -374,7 +379,7 @@ class _Watch(Messenger):
         if not (msg["is_observed"] or site_is_subsample(msg)):
             self._latent.add(msg["name"])
 
-    def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
+    def _pyro_post_sample(self, msg: Site) -> None:
         # All reparameterizers have been applied.
         name = msg["name"]
         if name not in self._latent:
@@ -402,12 +407,10 @@ def _support_of(fn: Distribution) -> Constraint | None:
     except NotImplementedError:
         return None
     inner = _innermost(fn)
-    return _affine_support(inner) if _has_line_for_support(inner) else support
-
-
-def _has_line_for_support(fn: Distribution) -> bool:
-    """Return whether torch says that the support is the line, as for every affine map."""
-    return isinstance(fn, TransformedDistribution) and fn.support is constraints.real
+    # For torch the support of every affine map is the line.
+    if isinstance(inner, TransformedDistribution) and inner.support is constraints.real:
+        return _affine_support(inner)
+    return support
 
 
 def _affine_support(fn: TransformedDistribution) -> Constraint:
@@ -442,8 +445,11 @@ register_exception_handler(
 )
 
 
-def _coordinates(fn: Any) -> tuple[Any, Any, Any] | None:
+def _coordinates(fn: Distribution) -> tuple[TorchDistributionMixin, _Map, _Map] | None:
     """Return the distribution of the base site, and the maps from it to the site and back.
+
+    Where it can, it is the density at a fixed location and scale: in y = a + (b - a) v, rounding
+    far from zero would lose digits of v.
 
     Returns:
         None for a support that is fixed.
@@ -451,22 +457,23 @@ def _coordinates(fn: Any) -> tuple[Any, Any, Any] | None:
     Raises:
         ValueError, NotImplementedError: There is no bijection of a fixed set onto the support.
     """
-    if _is_uniform(fn):
+    if isinstance(fn, Uniform) and type(fn) in _UNIFORM:
         if not _support_tensors(fn.support):
             return None
         low, width = fn.low, fn.high - fn.low
         require(width < math.inf, "low and high", "finite", (fn.low, fn.high))
-        return _standardized(fn), lambda v: low + width * v, lambda y: (y - low) / width
-    edge = fn.generator.edge if isinstance(fn, SymmetricDistribution) else math.inf
-    if isinstance(edge, Tensor) or edge < math.inf:
-        loc, half = fn.loc, edge * fn.scale
-        require(loc.abs() + half < math.inf, "loc and scale", "finite", (loc, fn.scale))
-        # Both ends are exact, and v is not rounded to multiples of y's spacing.
-        return (
-            _standardized(fn),
-            lambda v: loc + half * (2 * v - 1),
-            lambda y: ((y - loc) / half + 1) / 2,
-        )
+        zero = torch.zeros_like(low, requires_grad=False)
+        base = _OnUnitInterval(dist.Uniform(zero, zero + 1))
+        return base, lambda v: low + width * v, lambda y: (y - low) / width
+    if isinstance(fn, SymmetricDistribution):
+        edge = fn.generator.edge
+        if isinstance(edge, Tensor) or edge < math.inf:
+            loc, half = fn.loc, edge * fn.scale
+            require(loc.abs() + half < math.inf, "loc and scale", "finite", (loc, fn.scale))
+            middle = torch.full_like(loc, 0.5)
+            base = _OnUnitInterval(fn._replace(loc=middle, scale=middle / edge))
+            # Both ends are exact, and v is not rounded to multiples of y's spacing.
+            return base, lambda v: loc + half * (2 * v - 1), lambda y: ((y - loc) / half + 1) / 2
     support = _support_of(fn)
     if support is None or not (support.is_discrete or _support_tensors(support)):
         return None
@@ -476,10 +483,12 @@ def _coordinates(fn: Any) -> tuple[Any, Any, Any] | None:
         return dist.Uniform(zero, zero + 1), fn.icdf, fn.cdf
     if support.is_discrete:
         raise ValueError("it is discrete")
-    transform = _transform_onto(support)
+    transform = onto_space = _transform_onto(support)
     if isinstance(fn, EllipticalDistribution):
-        return _standardized(fn), transform, transform.inv
-    return dist.TransformedDistribution(fn, [transform.inv]), transform, transform.inv
+        unit = torch.eye(fn.loc.shape[-1]).to(fn.scale_tril).expand_as(fn.scale_tril)
+        fn = fn._replace(loc=torch.zeros_like(fn.loc), scale_tril=unit)
+        onto_space = _transform_onto(fn.support)
+    return dist.TransformedDistribution(fn, [onto_space.inv]), transform, transform.inv
 
 
 class _OnUnitInterval(TorchDistribution):
@@ -501,41 +510,22 @@ class _OnUnitInterval(TorchDistribution):
     def rsample(self, sample_shape: _size = Size()) -> Tensor:
         return self._density.rsample(sample_shape)
 
-    def expand(self, batch_shape: _size, _instance: Any = None) -> "_OnUnitInterval":
+    def expand(self, batch_shape: _size, _instance: object = None) -> "_OnUnitInterval":
         return _OnUnitInterval(self._density.expand(batch_shape))
 
 
-def _is_uniform(fn: Distribution) -> bool:
-    return type(fn) in (Uniform, dist.Uniform)  # a subclass may have another density
-
-
-def _standardized(fn: Any) -> Any:
-    """Return the density at a fixed location and scale: on the unit interval or the unit ball.
-
-    In y = a + (b - a) v, rounding far from zero would lose digits of v.
-    """
-    if _is_uniform(fn):
-        zero = torch.zeros_like(fn.low, requires_grad=False)
-        return _OnUnitInterval(dist.Uniform(zero, zero + 1))
-    if isinstance(fn, SymmetricDistribution):
-        loc = torch.full_like(fn.loc, 0.5)
-        return _OnUnitInterval(fn._replace(loc=loc, scale=loc / fn.generator.edge))
-    unit = torch.eye(fn.loc.shape[-1]).to(fn.scale_tril).expand_as(fn.scale_tril)
-    new = fn._replace(loc=torch.zeros_like(fn.loc), scale_tril=unit)
-    return dist.TransformedDistribution(new, [_transform_onto(new.support).inv])
-
-
+_UNIFORM = (Uniform, dist.Uniform)  # a subclass may have another density
 _WRAPPERS = (Independent, MaskedDistribution, ExpandedDistribution)
 
 
-def _innermost(fn: Any) -> Any:
+def _innermost(fn: Distribution) -> Distribution:
     """Remove masks, expansions and reinterpreted dimensions from a distribution."""
     while isinstance(fn, _WRAPPERS):
         fn = fn.base_dist
     return fn
 
 
-def _wrapped(fn: Distribution, base: Any) -> Any:
+def _wrapped(fn: Distribution, base: TorchDistributionMixin) -> TorchDistributionMixin:
     """Apply the masks, expansions and reinterpreted dimensions of `fn` to another distribution."""
     if not isinstance(fn, _WRAPPERS):
         return base

@@ -55,7 +55,10 @@ class RestrictedPrior(TorchDistribution):
     arg_constraints: ClassVar[dict[str, Constraint]] = {}
 
     def __init__(
-        self, prior: Any, low: Tensor | float | None = None, high: Tensor | float | None = None
+        self,
+        prior: Distribution,
+        low: Tensor | float | None = None,
+        high: Tensor | float | None = None,
     ) -> None:
         if not isinstance(prior, Distribution):
             raise ValueError(f"prior must be a distribution, got {prior!r}")
@@ -110,7 +113,7 @@ class RestrictedPrior(TorchDistribution):
         noise = torch.randn(shape, dtype=like.dtype, device=like.device)
         return biject_to(self.support)(noise).detach()
 
-    def expand(self, batch_shape: _size, _instance: Any = None) -> "RestrictedPrior":
+    def expand(self, batch_shape: _size, _instance: object = None) -> "RestrictedPrior":
         """Return the prior with a larger batch."""
         ends = self.low.expand(batch_shape), self.high.expand(batch_shape)
         return RestrictedPrior(self.prior.expand(batch_shape), *ends)
