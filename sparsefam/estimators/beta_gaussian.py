@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -45,8 +45,6 @@ _STAGE = 4.0
 _BETTER = 1e-9
 # The distance of the outermost observation from the first ball's center, relative to its radius.
 _INSIDE = 0.9
-# Half-widths of the box of `support_` around the ellipse, and around a normal density.
-_ROUND, _FAR = 1.06, 4.0
 
 
 class _Moments(NamedTuple):
@@ -108,7 +106,7 @@ class BetaGaussianDensity(DensityEstimator):
             or `MultivariateNormal` of more.
         alpha_: The alpha that was given or chosen.
         offset_: The mean log density of the observations on the support, for `decision_function`.
-        support_: For one column, the ends of the support (1, 2); for two, a mask on a grid.
+        support_: For one column, the ends of the support (1, 2).
         n_iter_: Newton steps of the last fit.
         n_features_in_: Number of columns.
 
@@ -155,7 +153,7 @@ class BetaGaussianDensity(DensityEstimator):
         if not isinstance(self.method, str) or self.method not in ("likelihood", "moments"):
             raise ValueError(f"method must be 'likelihood' or 'moments', got {self.method!r}")
         alpha = None if self.alpha is None else check_alpha(self.alpha, np.inf)
-        limits = check_positive("tol", self.tol), self.max_iter
+        tol = check_positive("tol", self.tol)
         require_integer("max_iter", self.max_iter, 1)
         moments = _Moments.of(torch.from_numpy(data.copy()), torch.from_numpy(weight))
         self.n_iter_ = 0
@@ -163,7 +161,7 @@ class BetaGaussianDensity(DensityEstimator):
             self.alpha_ = _by_kurtosis(moments) if alpha is None else alpha
             matrix = _by_moments(data.shape[1], self.alpha_)
         else:
-            self.alpha_, matrix = self._by_likelihood(moments, alpha, *limits)
+            self.alpha_, matrix = self._by_likelihood(moments, alpha, tol, self.max_iter)
         self.density_ = _density(moments, matrix, self.alpha_)
         self._set_offset(torch.from_numpy(data[weight > 0]))
         if alpha is None and self.alpha_ == 1:
@@ -176,17 +174,17 @@ class BetaGaussianDensity(DensityEstimator):
         return self
 
     def _by_likelihood(
-        self, moments: _Moments, alpha: float | None, *limits: Any
+        self, moments: _Moments, alpha: float | None, tol: float, max_iter: int
     ) -> tuple[float, Tensor]:
         """Return alpha, and the affine map of its support onto the unit ball."""
         if alpha is not None and alpha > _STEEPEST:
             raise ValueError(
                 f"alpha must be at most {_STEEPEST:.2g} for method='likelihood', got {alpha}"
             )
-        alpha = _likeliest_alpha(moments, *limits) if alpha is None else alpha
+        alpha = _likeliest_alpha(moments, tol, max_iter) if alpha is None else alpha
         if alpha == 1:
             return alpha, _by_moments(moments.mean.numel(), alpha)
-        fit = _most_likely(moments, alpha, *limits)
+        fit = _most_likely(moments, alpha, tol, max_iter)
         self.n_iter_ = fit.steps
         if fit.decrease >= self.tol:
             warnings.warn(
@@ -203,12 +201,6 @@ class BetaGaussianDensity(DensityEstimator):
             return super()._distance(x)
         u = torch.linalg.solve_triangular(p.scale_tril, (x - p.loc).T, upper=False)
         return (u.norm(dim=0) - 1).clamp_min(0).numpy()
-
-    def _plane_box(self) -> tuple[Floats, Floats]:
-        p = self.density_
-        # The norm of a row of the factor is the half-width of the ellipsoid along an axis.
-        half_width = (_ROUND if self.alpha_ > 1 else _FAR) * p.scale_tril.norm(dim=-1)
-        return (p.loc - half_width).numpy(), (p.loc + half_width).numpy()
 
     def score(self, X: ArrayLike, y: object = None) -> float:
         """Return the mean log density, -inf if one observation is off the support.

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 from .._numerics.validation import as_number
 from ..distributions import Mixture, SparseDistribution
 from ..supports import IntervalUnion, Region
-from ._data import PointTree, distance_from, intervals_of, log_density
+from ._data import PointTree, Seed, distance_from, intervals_of, log_density
 from ._truncation import Neighborhood, uniform
 
 __all__ = ["conformal_mass", "folds_of", "widened"]
@@ -65,7 +64,7 @@ def conformal_mass(p: SparseDistribution, y: Tensor, coverage: float) -> Tensor:
     return mass
 
 
-def folds_of(x: Tensor, coverage: Any, random_state: Any) -> Tensor:
+def folds_of(x: Tensor, coverage: float, random_state: Seed) -> Tensor:
     """Return the fold (n,) of each observation, at random, of five equal ones."""
     if not 0 < as_number(coverage) < 1:
         raise ValueError(f"coverage must be a number between 0 and 1, or None, got {coverage!r}")
@@ -88,7 +87,11 @@ def folds_of(x: Tensor, coverage: Any, random_state: Any) -> Tensor:
 
 
 def widened(
-    p: Any, inners: Sequence[Any], held: Sequence[Tensor], coverage: float, limits: Tensor
+    p: SparseDistribution,
+    inners: Sequence[SparseDistribution],
+    held: Sequence[Tensor],
+    coverage: float,
+    limits: Tensor,
 ) -> Mixture:
     r"""Widen the support of an estimate until it contains a new observation with a probability.
 
