@@ -1,14 +1,15 @@
 r"""The choice of how $E_p[\psi]$ is computed: one ordered table of rules, which `expect` asks."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
-from torch import Size, Tensor
+from torch import Tensor
 
 from ._numerics.least_squares import recomputed
 from ._numerics.modes import branches_allowed
 from ._numerics.validation import LARGEST_ORDER, require_integer
+from ._types import DensityLike
 from .bases import Basis
 
 __all__ = [
@@ -31,17 +32,6 @@ Function = Basis | Callable[[Tensor], Tensor]
 # Pairs of a query and a basis function in a block of contexts: large enough for threads, small
 # enough for the cache. Fewer than four blocks are not worth their while.
 _PAIRS = 2**18
-
-
-class Density(Protocol):
-    """A density as the choice of a rule sees it, below the classes of densities."""
-
-    @property
-    def batch_shape(self) -> Size:
-        """Shape of the batch."""
-
-    def _check_function(self, psi: object) -> None:
-        """Raise ValueError unless psi can be integrated."""
 
 
 class Shifts(NamedTuple):
@@ -107,7 +97,7 @@ def _contract(features: Tensor, by_head: Tensor) -> Tensor:
     return features.to(by_head.dtype) @ by_head
 
 
-def count_pairs(p: Density, psi: Basis) -> str:
+def count_pairs(p: DensityLike, psi: Basis) -> str:
     """Return the numbers of densities and of functions."""
     return f"{p.batch_shape.numel()} x {len(psi)} pairs"
 
@@ -186,32 +176,32 @@ def nearest(distribution: type, basis: type) -> tuple[Rule, ...]:
     return ()
 
 
-def _first(rules: Iterable[Rule], p: Density, psi: Function, mode: Mode) -> Rule:
+def _first(rules: Iterable[Rule], p: DensityLike, psi: Function, mode: Mode) -> Rule:
     for rule in rules:
         if rule.serves(p, psi, mode):
             return rule
     raise AssertionError("the last rule must serve all pairs")
 
 
-def choose(p: Density, psi: Function, mode: Mode) -> Rule:
+def choose(p: DensityLike, psi: Function, mode: Mode) -> Rule:
     """Return the first rule that serves a density and a basis, or a function."""
     return _first((*nearest(type(p), type(psi)), *GENERAL), p, psi, mode)
 
 
-def means(p: Density, psi: Function, mode: Mode) -> Tensor:
+def means(p: DensityLike, psi: Function, mode: Mode) -> Tensor:
     """Return expectations, as `SparseDistribution.expect` does."""
     p._check_function(psi)
     require_integer("order", mode.order, 1, LARGEST_ORDER)
     return choose(p, psi, mode).means(p, psi, mode)
 
 
-def contexts(p: Density, psi: Basis, by_head: Tensor, mode: Mode) -> Tensor:
+def contexts(p: DensityLike, psi: Basis, by_head: Tensor, mode: Mode) -> Tensor:
     r"""Return contexts $E_p[\psi]^\top C$ (*batch, E), with coefficients C (*batch[:-1], N, E)."""
     mode = mode._replace(contexts=True)
     return choose(p, psi, mode).contexts(p, psi, by_head, mode)
 
 
-def explain(p: Density, psi: Function, order: int = 64, *, contexts: bool = False) -> str:
+def explain(p: DensityLike, psi: Function, order: int = 64, *, contexts: bool = False) -> str:
     r"""Return which rule `p.expect(psi, order)` follows, and why, in a line.
 
     Args:
@@ -235,5 +225,5 @@ def explain(p: Density, psi: Function, order: int = 64, *, contexts: bool = Fals
     return _explain(choose(p, psi, mode), p, psi, mode)
 
 
-def _explain(rule: Rule, p: Density, psi: Function, mode: Mode) -> str:
+def _explain(rule: Rule, p: DensityLike, psi: Function, mode: Mode) -> str:
     return f"{rule.name}: {rule.reason(p, psi, mode)}"
