@@ -2,10 +2,10 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from itertools import chain, combinations_with_replacement
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Size, Tensor, nn
@@ -469,14 +469,14 @@ class GaussianRBF(Basis):
         learned = self.centers.requires_grad or self.widths.requires_grad
         self._last_read = None if learned else (self.centers, self.widths, self._values())
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # A module's tensors are replaced: keep their values without reading those on a device.
         extent = self.extent() if self._last_read is not None else None
         super()._apply(fn, recurse)
         self._last_read = None if extent is None else (self.centers, self.widths, extent)
         return self
 
-    def _load_from_state_dict(self, *args: Any) -> None:
+    def _load_from_state_dict(self, *args: object) -> None:
         super()._load_from_state_dict(*args)
         self._read_extent()
 

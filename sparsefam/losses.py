@@ -2,7 +2,7 @@ r"""Fenchel-Young losses of scores, last layers that are trained with them, and 
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -222,7 +222,7 @@ def _order_for(p: SparseDistribution, width: Tensor) -> int:
 
 
 # The density that `rpm` returns for each kind of score; for a log density it is any.
-_MAPS: list[tuple[type[Score], Any]] = [
+_MAPS: list[tuple[type[Score], type | tuple[type, ...]]] = [
     (Quadratic, (Normal, BetaGaussian)),
     (MultivariateQuadratic, (MultivariateNormal, MultivariateBetaGaussian)),
     (AbsoluteDeviation, (Laplace, BetaLaplace)),
@@ -286,16 +286,16 @@ def _scores_of_categories(score: Finite, target: Tensor, p: SparseDistribution) 
     return table.gather(-1, target.expand(shape).unsqueeze(-1)).squeeze(-1)
 
 
-def _term_of_density(target: Any, score: Score, p: SparseDistribution) -> Tensor:
+def _term_of_density(target: Distribution, score: Score, p: SparseDistribution) -> Tensor:
     r"""Return $\Omega_\alpha(q) - E_q[f]$ of a density or categorical distribution q (*batch)."""
-    discrete = isinstance(target, (SparseCategorical, Categorical))
+    categorical = target if isinstance(target, (SparseCategorical, Categorical)) else None
     if isinstance(score, Finite):
         size = score.scores.shape[-1]
-        if not discrete or target.probs.shape[-1] != size:
+        if categorical is None or categorical.probs.shape[-1] != size:
             raise ValueError(f"target must be a distribution of {size} categories, got {target!r}")
-        q = SparseCategorical(target.probs, p.alpha, validate_args=False)
+        q = SparseCategorical(categorical.probs, p.alpha, validate_args=False)
         return -q.tsallis_entropy() - _mean_score(q.probs, score)
-    if discrete:
+    if categorical is not None:
         raise ValueError(f"target must be a density for {type(score).__name__}, got {target!r}")
     if target.event_shape != p.event_shape:
         raise ValueError(
@@ -329,7 +329,7 @@ def _term_of_density(target: Any, score: Score, p: SparseDistribution) -> Tensor
     return integral.to(p._like.dtype)
 
 
-def _log_base(p: Any) -> Callable[[Tensor], Tensor]:
+def _log_base(p: SparseDistribution) -> Callable[[Tensor], Tensor]:
     """Return the log density relative to which entropies are; 0 if there is no base."""
     if not isinstance(p, KernelDistribution):
         return lambda t: t.new_zeros(())

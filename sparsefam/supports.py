@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Size, Tensor
@@ -52,21 +51,22 @@ def box_of(name: str, domain: Domain, ndim: int | None) -> Box:
     Raises:
         ValueError: If it is neither, or ends are not finite or do not increase.
     """
-    box: Sequence[Any] = [domain] * (ndim or 1) if _is_interval(domain) else domain
-    is_sequence = isinstance(box, Sequence) and len(box) > 0
+    sides: Sequence[object] = [domain] * (ndim or 1) if _interval(domain) else domain
+    is_sequence = isinstance(sides, Sequence) and len(sides) > 0
     if ndim is None:
-        ndim = len(box) if is_sequence else 1
-    if not is_sequence or len(box) != ndim or not all(_is_interval(side) for side in box):
+        ndim = len(sides) if is_sequence else 1
+    box = [_interval(side) for side in sides] if is_sequence else []
+    if len(box) != ndim or None in box:
         pairs = f", or {ndim} such pairs" if ndim > 1 else ""
         raise ValueError(f"{name} must be two finite numbers that increase{pairs}, got {domain}")
-    return tuple((float(low), float(high)) for low, high in box)
+    return tuple(side for side in box if side is not None)
 
 
-def _is_interval(side: object) -> bool:
+def _interval(side: object) -> tuple[float, float] | None:
     if not isinstance(side, Sequence) or len(side) != 2:
-        return False
+        return None
     low, high = map(as_number, side)
-    return -math.inf < low < high < math.inf
+    return (low, high) if -math.inf < low < high < math.inf else None
 
 
 # Constraints of parameters. Unlike torch's they exclude infinity.
