@@ -90,8 +90,8 @@ class RidgeRegression(nn.Module):
             on a grid over the domain, 64 on the line, 100 in 2-D, 216 in 3-D.
         penalty: The ridge penalty $\lambda \ge 0$ of the papers, or "gcv".
         smoothing: The factor $\lambda \ge 0$ of the roughness, or "gcv": for each example the
-            minimizer of generalized cross-validation over all its channels, which is differentiable
-            once. None, without `penalty`: 0.003, and 0.1 in more than one dimension.
+            minimizer of generalized cross-validation over all its channels, which derivatives take
+            as given. None, without `penalty`: 0.003, and 0.1 in more than one dimension.
         domain: The range of locations, as ends (low, high) for all axes or for each. It scales the
             roughness, and is where bases without a bounded range are integrated. Without a basis it
             says how many axes there are. None: `basis.domain`, or (0, 1) without a basis.
