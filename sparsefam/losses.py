@@ -40,7 +40,6 @@ from .scores import (
 
 __all__ = [
     "ClassificationHead",
-    "FenchelYoungLoss",
     "RegressionHead",
     "conjugate",
     "fenchel_young",
@@ -104,7 +103,8 @@ def fenchel_young(
         >>> fenchel_young(score, torch.tensor([0.5, 3.0]), alpha=2.0)  # 3.0 is off the support
         tensor(2.4194)
     """
-    _require_reduction(reduction)
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
     if not isinstance(score, Score):
         raise ValueError(f"score must be one of sparsefam.scores, got {score!r}")
     if isinstance(score, Finite):
@@ -237,11 +237,6 @@ def _mean_score(probs: Tensor, score: Finite) -> Tensor:
     return (probs * score.scores.masked_fill(probs == 0, 0.0)).sum(-1)
 
 
-def _require_reduction(reduction: str) -> None:
-    if reduction not in ("mean", "sum", "none"):
-        raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
-
-
 def _reduced(losses: Tensor, weight: Tensor | None, reduction: Reduction) -> Tensor:
     if weight is None:
         return losses if reduction == "none" else cast(Tensor, getattr(losses, reduction)())
@@ -342,34 +337,6 @@ def _with_kinks(cuts: Tensor, score: Score) -> Tensor:
         return cuts
     kink = score.loc.double().expand(cuts.shape[:-1]).unsqueeze(-1)
     return torch.cat([cuts, kink.clamp(cuts.amin(-1, True), cuts.amax(-1, True))], -1)
-
-
-class FenchelYoungLoss(nn.Module):
-    """`fenchel_young` as a module, called with a score and a target.
-
-    Args:
-        alpha: Entropic index, at least 1 and finite.
-        base: Base density of expansions in kernels or a basis.
-        reduction: "mean", "sum" or "none".
-
-    Raises:
-        ValueError: `alpha` below 1 or infinite; another reduction.
-    """
-
-    def __init__(
-        self, alpha: float = 2.0, base: Base = None, reduction: Reduction = "mean"
-    ) -> None:
-        super().__init__()
-        _require_reduction(reduction)
-        self.alpha, self.base, self.reduction = checked_alpha(alpha), base, reduction
-
-    def forward(
-        self, score: Score, target: Tensor | Distribution, weight: Tensor | None = None
-    ) -> Tensor:
-        """Return the loss; see `fenchel_young`."""
-        return fenchel_young(
-            score, target, self.alpha, base=self.base, weight=weight, reduction=self.reduction
-        )
 
 
 def checked_alpha(alpha: float) -> float:

@@ -360,19 +360,6 @@ def test_a_readout_does_not_depend_on_where_frames_are_dense() -> None:
     assert (found - due).abs() < 5e-3 < 0.3 < (torch.cos(3 * dense).mean() - due).abs()
 
 
-def test_ends_of_a_readout_are_learned() -> None:
-    readout = Readout(2, learned=True).double()
-    t, values = torch.rand(3, 30, dtype=DOUBLE), torch.randn(3, 30, 4, dtype=DOUBLE)
-
-    def means(loc: Tensor, log_scale: Tensor) -> Tensor:
-        parts = {"loc": loc, "log_scale": log_scale}
-        found: Tensor = torch.func.functional_call(readout, parts, (t, values))
-        return found
-
-    assert torch.autograd.gradcheck(means, (readout.loc, readout.log_scale))
-    torch.testing.assert_close(readout(t, values), Readout(2).double()(t, values))
-
-
 # Refusals
 def attend(score: Any = "local", **options: Any) -> object:
     layer = ContinuousAttention(8, 4, score=score, batch_first=True)
