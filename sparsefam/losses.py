@@ -193,6 +193,7 @@ def mmd(
     t, x = (y if p.event_shape else y.unsqueeze(-1) for y in (nodes, samples.to(p._like)))
     t, x = t.movedim(0, -2) / width, x.movedim(0, -2) / width
     w, even = weights.movedim(0, -1).unsqueeze(-1), x.new_full((len(samples), 1), 1 / len(samples))
+    # The squared norm of mu_p - mu_n, multiplied out: Gretton et al. (2012), eq. 2.
     within_density = (w * _mean_kernel(t, t, w)).sum((-1, -2))
     between, within_samples = (_mean_kernel(x, *y).mean((-1, -2)) for y in ((t, w), (x, even)))
     return within_density - 2 * between + within_samples
@@ -335,6 +336,7 @@ def _log_base(p: SparseDistribution) -> Callable[[Tensor], Tensor]:
 def _with_kinks(cuts: Tensor, score: Score) -> Tensor:
     if not isinstance(score, (AbsoluteDeviation, LocationScale)):
         return cuts
+    # Quadrature is exact to rounding only between points at which the score is smooth.
     kink = score.loc.double().expand(cuts.shape[:-1]).unsqueeze(-1)
     return torch.cat([cuts, kink.clamp(cuts.amin(-1, True), cuts.amax(-1, True))], -1)
 
@@ -401,6 +403,7 @@ class RegressionHead(_Head):
     def __init__(self, in_features: int, alpha: float = 2.0) -> None:
         super().__init__(in_features, 2, alpha)
         with torch.no_grad():
+            # Near the mean 0 and the deviation 1 of standardized targets.
             self.linear.bias.copy_(torch.tensor([0.0, _BIAS]))
 
     def score(self, features: Tensor) -> Quadratic:

@@ -373,6 +373,7 @@ class AnyOf(Constraint):
     def check(self, value: Tensor) -> Tensor:
         """Return whether each location lies in at least one of the supports."""
         require_tensor("value", value)
+        # The last batch dimension counts members, which a location does not have.
         if self._batched:
             value = value.unsqueeze(-1 - self.event_dim)
         members = torch.broadcast_tensors(*(support.check(value) for support in self.supports))
@@ -451,6 +452,7 @@ class EllipsoidTransform(Transform):
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
         """Compute the logarithm of the volume factor (*batch)."""
+        # t = mu + L u with |L| the product of its diagonal, and u the image of x in the ball.
         diagonal = self.codomain.scale_tril.diagonal(dim1=-2, dim2=-1)
         return space_to_ball_log_det(x) + diagonal.log().sum(-1)
 
@@ -514,6 +516,7 @@ class OntoIntervals(Transform):
         return torch.minimum(torch.maximum(t, low), high)
 
     def _inverse(self, y: Tensor) -> Tensor:
+        # The last interval that begins at or before y; NaN begins nowhere.
         index = (self._ends[..., 0] <= y.unsqueeze(-1)).sum(-1, keepdim=True).sub(1).clamp_min(0)
         return torch.logit((self._shrink(y) + self._gap(index)) / self._total[..., -1])
 

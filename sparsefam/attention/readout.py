@@ -61,6 +61,7 @@ class Readout(nn.Module):
         """
         function = self.regression.fit(positions, values, key_padding_mask=key_padding_mask)
         ((low, high),) = self.regression.domain
+        # Parts are [center - half, center + half], side by side.
         half = (high - low) / (2 * self.parts)
         like = function.coefficients
         index = torch.arange(self.parts, dtype=like.dtype, device=like.device)

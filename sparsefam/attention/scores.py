@@ -417,6 +417,7 @@ class KernelScore(_MeshScore, _ScoreProjection):
         points, (low, high) = self._points().double(), ends(self.box, self.inducing_points)
         gram = kernel_matrix(self.kernel, points, points)
         centers = initial_centers(self.heads, len(self.box)).to(points)
+        # Each head starts with a bump of the score around a center of its own.
         weights = _proximity(centers, (points - low) / (high - low))
         # The kernel may be zero between all inducing points.
         height = (weights @ gram).abs().amax(-1, keepdim=True).clamp_min(_TINY)
@@ -622,6 +623,7 @@ def _match_moments(
     floor = (_LEAST_SIGMA * (high - low)).square()
     if len(box) == 1:
         return density_of_moments(mean, covariance.clamp_min(floor), alpha)
+    # Rounding of the moments is not symmetric.
     covariance = 0.5 * (covariance + covariance.mT)
     # The floor is below rounding if positions lie on a line far outside the domain.
     rounding = 64 * torch.finfo(mean.dtype).eps * covariance.diagonal(dim1=-2, dim2=-1)

@@ -59,6 +59,7 @@ class ValueFunction:
         """
         check_real("t", t)
         event = self.basis.event_shape
+        # A location without a batch is shared by all functions.
         if t.ndim == len(event):
             t = t.unsqueeze(0)
         batch = self.coefficients.shape[0]

@@ -135,6 +135,7 @@ class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: igno
         log = self.score_samples(X)
         outside = np.isneginf(log)
         z = np.where(outside, 0.0, log) - self.offset_
+        # Both branches have value 1 and slope 1 at z = 0.
         usual: Floats = np.where(z > 0, 1 + z, 1 / (1 - np.minimum(z, 0)))
         if outside.any():
             distance = self._distance(self._observations(X)[torch.from_numpy(outside)])
@@ -249,6 +250,7 @@ def rounding_of(x: Tensor) -> Tensor:
         (end,) = torch.nonzero(last, as_tuple=True)
         values, counts = values[end], end.diff(prepend=end.new_tensor([-1]))
         rounding[1, d] = len(values) * bool((values.frac() == 0).all())
+        # A value that occurs once may be an outlier, or not rounded.
         values, counts = values[counts > 1], counts[counts > 1]
         if len(values) > 1:
             gap = values.diff()
@@ -293,6 +295,7 @@ def bounds_of(bounds: Bounds, x: Tensor) -> Tensor:
     dim, given = x.shape[1], _array("bounds", (None, None) if bounds is None else bounds)
     has_nan = any(end != end for end in np.ravel(np.array(bounds, dtype=object)))
     fits = given.shape in ((2,), (dim, 2)) and not has_nan
+    # None has become NaN, no bound.
     ends = np.where(np.isnan(given), [-np.inf, np.inf], given) if fits else given
     if not fits or not (ends[..., 0] < ends[..., 1]).all():
         rule = f"(low, high) with low below high, or a pair for each of {dim} columns"

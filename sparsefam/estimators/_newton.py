@@ -67,6 +67,7 @@ def minimize(
     x, at = start, evaluate(start)
     for steps in range(max_iter + 1):
         factor = torch.linalg.cholesky(at.hessian())
+        # The decrease g' H^-1 g / 2 of the quadratic model is half the squared decrement.
         step = -torch.cholesky_solve(at.slope.unsqueeze(-1), factor).squeeze(-1)
         decrease, size = -float(at.slope @ step) / 2, 1.0
         if decrease < tol * max(1.0, abs(at.value)) or steps == max_iter:
@@ -260,6 +261,7 @@ class Objective:
             else:  # A is convex, so that its tangent is below.
                 low = (tangent.level + tangent.center @ (c - tangent.c) - top).reshape(1)
             level = newton_from_below(sums, low, eps, _MOST_STEPS, _NEAR, True)
+        # The pair is the density p and its escort p^(2 - alpha), the derivative of p in the score.
         weights, escort = (measure * v for v in power.pair(x - level))
         # Differentiating the mass 1 gives the gradient of A: the mean under p^(2 - alpha).
         center = escort @ self.on_nodes / escort.sum()

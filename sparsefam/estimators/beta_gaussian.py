@@ -61,6 +61,7 @@ class _Moments(NamedTuple):
         columns = Columns.of(x, weight)
         mean, scale = columns.mean, columns.deviation
         x = (x - mean) / scale
+        # Columns of unit variance, so that rounding does not depend on their units.
         correlation = (weight.unsqueeze(-1) * x).T @ x
         least = float(torch.linalg.eigvalsh(correlation)[0])
         if least < _SINGULAR:
@@ -223,6 +224,7 @@ def _likeliest_alpha(moments: _Moments, tol: float, max_iter: int) -> float:
 
     # The loss of the standard normal density is its entropy, since whitened data have its moments.
     normal = dim / 2 * (1 + np.log(2 * np.pi))
+    # In 1/alpha the search is bounded, with room near the normal density.
     best = minimize_scalar(
         lambda inverse: loss(1 / inverse),
         bounds=_SEARCHED,
@@ -277,6 +279,7 @@ def _most_likely(moments: _Moments, alpha: float, tol: float, max_iter: int) -> 
         value = -axes.log().sum() - m * (weight @ room.log())
         return Evaluation(float(value), slope[i, j], hessian)
 
+    # A ball around all observations, which the barrier needs.
     start = _INSIDE / x.norm(dim=1).amax() * torch.eye(dim, dim + 1, dtype=x.dtype)[i, j]
     exponent, m = m, max(m, 1.0)
     minimum = minimize(evaluate, start, tol, max_iter)
@@ -290,6 +293,7 @@ def _most_likely(moments: _Moments, alpha: float, tol: float, max_iter: int) -> 
 def _by_kurtosis(moments: _Moments) -> float:
     """Return the alpha at which the density has the kurtosis of the data."""
     dim = moments.mean.numel()
+    # Mardia (1970): the mean fourth power of the distance, D(D + 2) for normal data.
     fourth = moments.weight @ moments.whitened.square().sum(1).square()
     kurtosis = float(fourth) / (dim * (dim + 2))
     if kurtosis >= 1:

@@ -113,14 +113,17 @@ def widened(
     count, pairs = sum(map(len, held)), list(zip(inners, held, strict=True))
     rank = min(math.floor((count + 1) * (1 - coverage) + _ROUNDING), count)
     off = np.concatenate([distance_from(inner, x) for inner, x in pairs])
+    # The rank of cross-conformal prediction: Vovk (2015); its guarantee is Barber et al.'s.
     radius = float(np.sort(off)[-rank])
     missed = sum(int(log_density(inner, x).isneginf().sum()) for inner, x in pairs)
     # A mixture comes from `extended`: its second component is uniform already.
     components = getattr(p, "components", [p])
     uniform_weight = 0.0 if len(components) == 1 else float(p.probs[-1])
+    # The rule of succession: positive though no observation was missed.
     uniform_weight = max((missed + 1) / (count + 2), uniform_weight)
     region: Region | IntervalUnion
     if len(limits) > 1:
+        # Within the radius of the nodes at which a fit is positive.
         supports = [PointTree.in_support(inner) for inner in inners]
         region = Region(Neighborhood(tuple((points, radius) for points in supports), p), 1)
         boxes = [points.box(radius) for points in (*supports, PointTree.in_support(p))]

@@ -232,6 +232,7 @@ class SparseDensity(DensityEstimator):
         least = _NARROWEST * float(points[:2].diff(dim=0).sum()) if evenly_spaced else 0.0
         widths = [factor * columns.deviation for factor in _BANDWIDTHS]
         resolved = [w for w in widths[1:] if float(w.amin()) >= least and (w >= unit).all()]
+        # Kernels narrower than the unit of rounding would show its gaps.
         widths = [torch.maximum(widths[0], unit), *resolved]
         kernels = _candidate_kernels(self.kernel, self.bandwidth, widths)
         if least > 0 and self.kernel is None and self.bandwidth is None:
@@ -422,6 +423,7 @@ def _default_base(
     low = torch.where(bounded[:, 0], limits[:, 0], columns.low - margin)
     high = torch.where(bounded[:, 1], limits[:, 1], columns.high + margin)
     base: list[Distribution] = [*uniform_box(low, high)]
+    # Uniform where the support is to end, and normal where tails need a decay.
     if alpha > 1:
         return base
     for d, (loc, scale) in enumerate(zip(columns.mean, _WIDE * columns.deviation, strict=True)):

@@ -99,6 +99,7 @@ class AutoBetaGaussian(AutoNormal):
         Returns:
             Values by the names of sites.
         """
+        # AutoNormal samples normals in unconstrained space, and maps them onto the supports.
         with _CompactNormals(self.alpha):
             values: dict[str, Tensor] = super().forward(*args, **kwargs)
         return values

@@ -141,6 +141,7 @@ class SupportReparam(Reparam):
         infer: Any = {"is_observed": False, _MARK: True}
         base = pyro.sample(f"{name}_base", _wrapped(fn, base_fn), obs=start, infer=infer)
         value = forward(base) if value is None else value
+        # The mask leaves all of the density to the base site.
         fixed = dist.Delta(value, event_dim=len(fn.event_shape)).mask(False)
         return {"fn": fixed, "value": value, "is_observed": True}
 
@@ -231,6 +232,7 @@ def examine(
     watch, starts, store = _Watch(), [], pyro.get_param_store()
     with _aside(), store.scope(store.get_state()):
         trace: Any = pyro.poutine.trace(watch(model)).get_trace(*args, **kwargs)
+        # It is to be sampled in standard coordinates, and starts there.
         if watch.moved:
             model = AutoSupportReparam()(model)
             trace = pyro.poutine.trace(model).get_trace(*args, **kwargs)
@@ -337,6 +339,7 @@ class _Dependents(TorchDispatchMode):
         """Add the tensors in a nested structure."""
         for x in tree_leaves(values):
             if isinstance(x, Tensor):
+                # Views and results in place share memory with the tensor that they follow.
                 storage = x.untyped_storage()
                 self._memory[storage._cdata] = storage
 

@@ -97,6 +97,7 @@ class RestrictedPrior(TorchDistribution):
             return constraints.less_than(self.high)
         if (self.high == math.inf).all():
             return constraints.greater_than(self.low)
+        # A bijection needs an interval; the density is zero on this one.
         return Interval(self.low, torch.where(self.low < self.high, self.high, self.low + 1))
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -110,6 +111,7 @@ class RestrictedPrior(TorchDistribution):
     def sample(self, sample_shape: _size = Size()) -> Tensor:
         """Return random starting points, between the ends (*sample, *batch)."""
         shape, like = self.shape(sample_shape), self.low
+        # Any point between the ends is a start, so the bijection takes noise there.
         noise = torch.randn(shape, dtype=like.dtype, device=like.device)
         return biject_to(self.support)(noise).detach()
 

@@ -145,6 +145,7 @@ def _draw_series(
         heights.append(value_function(t).detach().cpu().reshape(-1))
         twin.plot(t.cpu().numpy(), heights[-1].numpy(), color=color, linewidth=1, gid="value")
     low, high = float(torch.cat(heights).min()), float(torch.cat(heights).max())
+    # The series takes the upper part of the axes, above the attention.
     span = (high - low or 1.0) / (0.95 - _LOWER)
     twin.set_ylim(high - 0.97 * span, high + 0.03 * span)
     twin.set_yticks(round_ticks(low, high, 4))
@@ -206,6 +207,7 @@ def plot_attention_map(
         plot_density(drawn, ax, label=label, color=color, view=box, limit=limit)
     else:
         _draw_cells(ax, drawn, box, labels, color)
+    # The first row of an image is at its top.
     ax.set_ylim(box[1][::-1])
     return ax
 

@@ -218,6 +218,7 @@ def _draw_contours(ax: "Axes", p: DensityLike, color: "ColorType", view: Box, po
     if not height.any():
         return
     top, closed = height.max(), _is_closed(p, height)
+    # A curve at height zero itself would follow rounding beyond the edge.
     lowest = _ZERO * top if closed else _quantile(height, _TAIL_2D)
     # Each layer is transparent, so that opacity grows with the density.
     for level in [lowest, *(top * np.arange(1, _LEVELS) / _LEVELS)]:
@@ -253,6 +254,7 @@ def _plane_view(p: DensityLike, data: Array | None) -> Box:
         torch.manual_seed(0)
         seen = [p.sample((_DRAWS,)).cpu().double().reshape(-1, 2).numpy()]
     seen += [] if data is None else [data]
+    # A support may be unbounded: four deviations hold nearly all of the mass.
     mean, half = p.mean.detach().reshape(-1, 2), _FAR * p.variance.detach().sqrt().reshape(-1, 2)
     low, high = (mean - half).amin(0).tolist(), (mean + half).amax(0).tolist()
     grid = _grid(tuple(zip(low, high, strict=True)), _COARSE)
@@ -267,6 +269,7 @@ def _plane_view(p: DensityLike, data: Array | None) -> Box:
 
 def _quantile(height: Array, fraction: float) -> float:
     """Return the height below which the grid has a fraction of its mass."""
+    # Cells of a grid are equal, so heights are masses up to a factor.
     levels = np.sort(height, None)
     return float(levels[np.searchsorted(levels.cumsum(), fraction * levels.sum())])
 
@@ -378,6 +381,7 @@ def set_limits(ax: "Axes", fraction: float = 1.0) -> None:
     for rank, lines in enumerate(rows.values()):
         for line in lines:
             line.set_ydata(np.full(np.size(line.get_xdata()), strip - height * (rank + 0.5)))
+    # Zero lies above the rows, at the fraction `strip` of the height.
     ax.set_ylim(-top / fraction * strip / (1 - strip), top / fraction)
     ax.set_yticks(round_ticks(0.0, top, 5))
 
