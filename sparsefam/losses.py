@@ -9,42 +9,17 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution
 from torch.nn.functional import softplus
 
-from . import distributions
 from ._numerics.deformed import log_beta
 from ._numerics.quadrature import line_integral
 from ._numerics.validation import as_number, as_tensors, broadcast_shapes, require, require_integer
 from ._prediction_map import rpm
-from .distributions import (
-    BetaGaussian,
-    BetaLaplace,
-    Laplace,
-    MultivariateBetaGaussian,
-    MultivariateNormal,
-    Normal,
-    SparseCategorical,
-    SparseDistribution,
-)
+from .distributions import SparseCategorical, SparseDistribution
 from .distributions._kernel.base_measure import Base
 from .distributions._torch_adapter import cuts_of, to_float64
 from .distributions.kernel_family import KernelDistribution
-from .scores import (
-    AbsoluteDeviation,
-    FeatureExpansion,
-    Finite,
-    LocationScale,
-    LogDensity,
-    MultivariateQuadratic,
-    Quadratic,
-    Score,
-)
+from .scores import AbsoluteDeviation, Finite, LocationScale, LogDensity, Quadratic, Score
 
-__all__ = [
-    "ClassificationHead",
-    "RegressionHead",
-    "conjugate",
-    "fenchel_young",
-    "mmd",
-]
+__all__ = ["ClassificationHead", "RegressionHead", "conjugate", "fenchel_young", "mmd"]
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -130,17 +105,11 @@ def conjugate(score: Score, p: SparseDistribution) -> Tensor:
 
     Args:
         score: The score f.
-        p: Its prediction map.
-
-    Raises:
-        ValueError: `p` not of the kind that `rpm` makes of the score.
+        p: Its prediction map, as `rpm` returns it.
 
     References:
         Blondel, Martins and Niculae (2020), Learning with Fenchel-Young losses, section 3.
     """
-    kinds = [made for kind, made in _MAPS if isinstance(score, kind)]
-    if not isinstance(p, kinds[0] if kinds else SparseDistribution):
-        raise ValueError(f"p must be the prediction map of {type(score).__name__}, got {p!r}")
     if isinstance(score, Finite):
         return _mean_score(cast(SparseCategorical, p).probs, score) + p.tsallis_entropy()
     # The Tsallis entropy is -Omega(p).
@@ -220,17 +189,6 @@ def _order_for(p: SparseDistribution, width: Tensor) -> int:
     rule = f"at least {_DENSITY / _MOST:.1g} of the extent of the density"
     require(torch.tensor(order <= _MOST), "width", rule, width)
     return max(_FEWEST, order)
-
-
-# The density that `rpm` returns for each kind of score; for a log density it is any.
-_MAPS: list[tuple[type[Score], type | tuple[type, ...]]] = [
-    (Quadratic, (Normal, BetaGaussian)),
-    (MultivariateQuadratic, (MultivariateNormal, MultivariateBetaGaussian)),
-    (AbsoluteDeviation, (Laplace, BetaLaplace)),
-    (LocationScale, distributions.LocationScale),
-    (FeatureExpansion, KernelDistribution),
-    (Finite, SparseCategorical),
-]
 
 
 def _mean_score(probs: Tensor, score: Finite) -> Tensor:

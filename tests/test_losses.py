@@ -15,12 +15,7 @@ from torch import Tensor
 from torch.distributions import Beta, Categorical, Distribution
 
 import sparsefam as sf
-from sparsefam.losses import (
-    ClassificationHead,
-    RegressionHead,
-    conjugate,
-    fenchel_young,
-)
+from sparsefam.losses import ClassificationHead, RegressionHead, fenchel_young
 
 LOC, WIDTH = double(0.3, -0.5), double(0.5, 1.25)
 QUADRATIC = sf.scores.Quadratic(LOC, WIDTH)
@@ -147,11 +142,6 @@ test_bad_arguments_are_named = refused(
             r"target must end in the batch \(5,\)",
         ),
         (lambda: ClassificationHead(2, 0), "num_classes must be at least 1, got 0"),
-        (
-            lambda: conjugate(QUADRATIC, sf.TruncatedParaboloid(torch.zeros(2), torch.eye(2))),
-            "p must be the prediction map of Quadratic, got TruncatedParaboloid",
-        ),
-        (lambda: conjugate(VECTORS, sf.Normal(0.0, 1.0)), "p must be the prediction map of Multi"),
     ]
 )
 

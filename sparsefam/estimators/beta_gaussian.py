@@ -21,14 +21,7 @@ from ..distributions import (
     Normal,
     SparseDistribution,
 )
-from ._data import (
-    Columns,
-    DensityEstimator,
-    Floats,
-    check_alpha,
-    check_positive,
-    sample_weights,
-)
+from ._data import Columns, DensityEstimator, Floats, check_alpha, check_positive, sample_weights
 from ._newton import Evaluation, Minimum, minimize
 
 __all__ = ["BetaGaussianDensity"]
