@@ -23,6 +23,7 @@ from ._numerics.validation import (
     require,
     require_covariance,
     require_integer,
+    require_tensor,
 )
 from .supports import Box
 
@@ -175,8 +176,7 @@ class Basis(nn.Module, ABC):
 
     def _check(self, t: Tensor) -> None:
         """Raise ValueError unless locations are a tensor whose shape ends in the event shape."""
-        if not isinstance(t, Tensor):
-            raise ValueError(f"locations must be a tensor, got {t!r}")
+        require_tensor("locations", t)
         if t.shape[t.dim() - len(self.event_shape) :] != self.event_shape:
             raise ValueError(
                 f"locations must end in event shape {tuple(self.event_shape)}, "

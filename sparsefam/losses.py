@@ -11,7 +11,14 @@ from torch.nn.functional import softplus
 
 from ._numerics.deformed import log_beta
 from ._numerics.quadrature import line_integral
-from ._numerics.validation import as_number, as_tensors, broadcast_shapes, require, require_integer
+from ._numerics.validation import (
+    as_number,
+    as_tensors,
+    broadcast_shapes,
+    require,
+    require_integer,
+    require_tensor,
+)
 from ._prediction_map import rpm
 from .distributions import SparseCategorical, SparseDistribution
 from .distributions._kernel.base_measure import Base
@@ -199,8 +206,7 @@ def _mean_score(probs: Tensor, score: Finite) -> Tensor:
 def _reduced(losses: Tensor, weight: Tensor | None, reduction: Reduction) -> Tensor:
     if weight is None:
         return losses if reduction == "none" else cast(Tensor, getattr(losses, reduction)())
-    if not isinstance(weight, Tensor):
-        raise ValueError(f"weight must be a tensor, got {weight!r}")
+    require_tensor("weight", weight)
     require(torch.isfinite(weight) & (weight >= 0), "weight", "finite, at least 0", weight)
     require((weight > 0).any(), "weight", "positive somewhere", weight)
     try:

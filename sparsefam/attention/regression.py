@@ -16,7 +16,7 @@ from .._numerics.least_squares import (
     zero_masked,
 )
 from .._numerics.modes import branches_allowed, exported
-from .._numerics.validation import as_number, require_integer
+from .._numerics.validation import as_number, require_integer, require_tensor
 from ..bases import Basis, GaussianRBF
 from ..distributions import SparseDistribution
 from ..supports import Box, Domain, box_of
@@ -26,7 +26,6 @@ from ._masks import (
     check_mask,
     check_real,
     check_shape,
-    check_tensor,
     full_precision,
     require_all,
     require_finite,
@@ -335,9 +334,9 @@ class RidgeRegression(nn.Module):
     def _check_observations(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """Return positions (B or 1, L, *event); raise ValueError if shapes or dtypes do not fit."""
         check_real("positions", positions)
-        check_tensor("values", values)
+        require_tensor("values", values)
         if mask is not None:
-            check_tensor("mask", mask)
+            require_tensor("mask", mask)
         event = self.basis.event_shape
         if values.ndim != 3 or 0 in values.shape[1:]:
             rule = "values must have shape (B, L, E), L and E not zero"
@@ -595,5 +594,5 @@ def _taking_part(mask: Tensor | None, key_padding_mask: Tensor | None) -> Tensor
     if mask is not None:
         rule = "mask, True where observations take part, and key_padding_mask, True where not, must"
         raise ValueError(f"{rule} not both be given, got two tensors")
-    check_tensor("key_padding_mask", key_padding_mask)
+    require_tensor("key_padding_mask", key_padding_mask)
     return allowed_by(key_padding_mask)

@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .._numerics.validation import require_tensor
 from .._types import DensityLike
 from ..supports import Box, Domain, box_of
 from .densities import (
@@ -214,8 +215,7 @@ def plot_attention_map(
 
 def _pixels(image: Tensor) -> NDArray[np.generic]:
     """Return the image as matplotlib expects it: (H, W), or channels last."""
-    if not isinstance(image, Tensor):
-        raise ValueError(f"image must be a tensor, got {image!r}")
+    require_tensor("image", image)
     pixels = image.detach().cpu()
     if pixels.dim() == 3 and pixels.shape[0] in (1, 3, 4):
         pixels = pixels.squeeze(0) if len(pixels) == 1 else pixels.movedim(0, -1)
