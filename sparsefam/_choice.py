@@ -78,7 +78,7 @@ class Rule:
         if pairs < 4 * _PAIRS:
             return _contract(p.expect(psi), by_head)
 
-        def block(psi: Basis, queries: Any) -> Tensor:
+        def block(psi: Basis, queries: DensityLike) -> Tensor:
             return _contract(queries.expect(psi), by_head)
 
         count = p.batch_shape[-1]

@@ -1,5 +1,6 @@
 """Densities as modules below their classes see them."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 from torch import Size, Tensor
@@ -44,6 +45,9 @@ class DensityLike(Protocol):
 
     def icdf(self, value: Tensor) -> Tensor:
         """Return quantiles."""
+
+    def expect(self, psi: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return expectations of functions."""
 
     def sample(self, sample_shape: _size) -> Tensor:
         """Draw samples."""

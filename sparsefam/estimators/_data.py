@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -168,7 +168,7 @@ class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: igno
         return draws.reshape(n_samples, *(density.event_shape or (1,))).numpy()
 
     @one_thread()
-    def plot(self, ax: "Axes | None" = None, **options: Any) -> "Axes":
+    def plot(self, ax: "Axes | None" = None, **options: object) -> "Axes":
         """Plot the density, with options of `plot_density` such as `data=X`; return the axes.
 
         Axes without labels get the names of the columns, if the data had any.

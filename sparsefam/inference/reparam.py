@@ -25,6 +25,7 @@ from pyro.infer.reparam.reparam import Reparam, ReparamMessage, ReparamResult
 from pyro.infer.reparam.strategies import Strategy
 from pyro.ops.integrator import register_exception_handler
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.runtime import InferDict
 from pyro.poutine.util import site_is_subsample
 from pyro.util import get_rng_state, set_rng_state
 from torch import Size, Tensor, UntypedStorage
@@ -125,7 +126,7 @@ class SupportReparam(Reparam):
     def apply(self, msg: ReparamMessage) -> ReparamResult:
         """Sample `name_base` and return the message of a deterministic site; Pyro calls this."""
         name, value = msg["name"], msg["value"]
-        fn: Any = msg["fn"]
+        fn = cast(TorchDistribution, msg["fn"])
         inner = _innermost(fn)
         try:
             coordinates = None if msg["is_observed"] else _coordinates(inner)
@@ -138,7 +139,7 @@ class SupportReparam(Reparam):
         if not getattr(value, "_pyro_custom_init", True):
             value = None  # Pyro's default start is better in standard coordinates
         start = None if value is None else inverse(value)
-        infer: Any = {"is_observed": False, _MARK: True}
+        infer = cast(InferDict, {"is_observed": False, _MARK: True})
         base = pyro.sample(f"{name}_base", _wrapped(fn, base_fn), obs=start, infer=infer)
         value = forward(base) if value is None else value
         # The mask leaves all of the density to the base site.
@@ -231,12 +232,13 @@ def examine(
         raise TypeError(f"model must be callable, got {model!r}")
     watch, starts, store = _Watch(), [], pyro.get_param_store()
     with _aside(), store.scope(store.get_state()):
-        trace: Any = pyro.poutine.trace(watch(model)).get_trace(*args, **kwargs)
+        trace = pyro.poutine.trace(watch(model)).get_trace(*args, **kwargs)
         # It is to be sampled in standard coordinates, and starts there.
         if watch.moved:
             model = AutoSupportReparam()(model)
             trace = pyro.poutine.trace(model).get_trace(*args, **kwargs)
-        sites = [x for _, x in trace.iter_stochastic_nodes() if not site_is_subsample(x)]
+        nodes = [x for _, x in trace.iter_stochastic_nodes() if not site_is_subsample(x)]
+        sites = cast(list[Site], nodes)
         for _ in range(_STARTS):
             try:
                 start = {x["name"]: init_to_uniform(x) for x in sites}
@@ -422,7 +424,7 @@ def _affine_support(fn: TransformedDistribution) -> Constraint:
     affine = []
     while transforms and isinstance(transforms[-1], AffineTransform):
         affine.append(transforms.pop())
-    support: Any = transforms[-1].codomain if transforms else _support_of(fn.base_dist)
+    support = transforms[-1].codomain if transforms else _support_of(fn.base_dist)
     low = torch.as_tensor(getattr(support, "lower_bound", -math.inf))
     high = torch.as_tensor(getattr(support, "upper_bound", math.inf))
     for transform in reversed(affine):

@@ -1,7 +1,7 @@
 """`RestrictedPrior`: a prior that is zero wherever the likelihood must be zero."""
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar, cast
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -62,7 +62,7 @@ class RestrictedPrior(TorchDistribution):
     ) -> None:
         if not isinstance(prior, Distribution):
             raise ValueError(f"prior must be a distribution, got {prior!r}")
-        support: Any = prior.support
+        support = cast(Constraint, prior.support)
         if support.is_discrete or support.event_dim or isinstance(support, IntervalUnion):
             rule = "continuous and univariate, on one interval"
             raise ValueError(f"prior must be {rule}, got {prior} on {support}")

@@ -140,8 +140,8 @@ def plot_density(
             ax.plot(*dashed, "--", color=line.get_color(), gid="density")
         _draw_support(ax, _intervals(element), shown, line.get_color())
     if seen is not None:
-        style: dict[str, Any] = {"alpha": 0.5, "markersize": 7, "markeredgewidth": 0.6}
-        ax.plot(seen, 0 * seen, "|", color=ink, linestyle="", **style, **_next_row(ax, "rug"))
+        (marks,) = ax.plot(seen, 0 * seen, "|", color=ink, linestyle="", **_next_row(ax, "rug"))
+        marks.set(alpha=0.5, markersize=7, markeredgewidth=0.6)
     set_limits(ax)
     return ax
 
@@ -224,8 +224,8 @@ def _draw_contours(ax: "Axes", p: DensityLike, color: "ColorType", view: Box, po
     for level in [lowest, *(top * np.arange(1, _LEVELS) / _LEVELS)]:
         filled = ax.contourf(*grid, height, (level, np.inf), colors=[color], alpha=_OPACITY)
         filled.set_gid("density")
-    style: dict[str, Any] = {"linewidths": 1.6, "linestyles": "-" if closed else "--"}
-    ax.contour(*grid, height, [lowest], colors=[color], **style).set_gid("support")
+    edge = ax.contour(*grid, height, [lowest], colors=[color], linewidths=1.6)
+    edge.set(linestyle="-" if closed else "--", gid="support")
 
 
 def _grid(view: Box, points: int) -> list[Array]:
