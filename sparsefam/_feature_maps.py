@@ -211,6 +211,7 @@ class BasisFeatures(FeatureMap):
         if not isinstance(basis, Basis):
             raise ValueError(f"basis must be a basis, got {basis!r}")
         self.basis = basis
+        # They only say where to look for narrow functions.
         with torch.no_grad():
             self.points = _points_of(basis)
 

@@ -192,6 +192,7 @@ def _mean_kernel(x: Tensor, t: Tensor, weights: Tensor) -> Tensor:
 def _order_for(p: SparseDistribution, width: Tensor) -> int:
     """Return the order of quadrature whose nodes resolve Gaussians of a width."""
     low, high = p.quadrature(_FEWEST)[0].aminmax(dim=0)
+    # Nodes of an order divide the extent of the density into about so many pieces.
     order = math.ceil(_DENSITY * float(((high - low) / width).max()))
     rule = f"at least {_DENSITY / _MOST:.1g} of the extent of the density"
     require(torch.tensor(order <= _MOST), "width", rule, width)

@@ -271,6 +271,7 @@ class IntervalUnion(Constraint):
             raise ValueError(f"intervals must have shape (*batch, K >= 1, 2), got {shape}")
         ends = intervals.detach().flatten(-2)
         present = ~ends.isnan()
+        # Comparisons with NaN are false: padding needs an exception.
         ascending = (ends[..., 1:] >= ends[..., :-1]) | ~present[..., 1:]
         valid = ascending.all(-1) & present[..., 0] & (present.sum(-1) % 2 == 0)
         rule = "one or more pairs of ends that ascend, padded with NaN"
@@ -282,6 +283,7 @@ class IntervalUnion(Constraint):
         """Merge intervals (*batch, K, 2) in any order, which may overlap or be NaN."""
         lower, upper = intervals.unbind(-1)
         present = ~lower.isnan()
+        # Padding is sorted behind all intervals.
         lower, order = torch.where(present, lower, math.inf).sort(dim=-1, stable=True)
         upper = torch.where(present, upper, -math.inf).gather(-1, order)
         present, highest = present.gather(-1, order), upper.cummax(-1).values
@@ -546,6 +548,7 @@ def _bijection_onto_union(constraint: IntervalUnion) -> Transform:
             f"got {constraint}"
         )
     below, above = bool(lower.isfinite().all()), bool(upper.isfinite().all())
+    # torch has bijections onto bounded intervals, half-lines and the line.
     line: Constraint = constraints.real
     if below and above:
         line = constraints.interval(lower, upper)

@@ -162,6 +162,7 @@ class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: igno
         density = self.density_
         require_integer("n_samples", n_samples, 0)
         seed = check_random_state(random_state).randint(2**31 - 1)
+        # The generator of torch stays as it is.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             draws = density.sample((n_samples,))
@@ -293,6 +294,7 @@ def bandwidth_of(bandwidth: ArrayLike | None, dim: int) -> Tensor | None:
 def bounds_of(bounds: Bounds, x: Tensor) -> Tensor:
     """Return the bounds (D, 2) of each column of x (n, D), infinite where there are none."""
     dim, given = x.shape[1], _array("bounds", (None, None) if bounds is None else bounds)
+    # NaN must not pass for a bound that is left out.
     has_nan = any(end != end for end in np.ravel(np.array(bounds, dtype=object)))
     fits = given.shape in ((2,), (dim, 2)) and not has_nan
     # None has become NaN, no bound.
@@ -389,11 +391,13 @@ def inducing_points(
     require_integer("inducing_points", given, 1)
     count = cast(int, given)
     if dim == 1:
+        # Beyond the data, where the density may still be positive.
         margin = MARGIN * (columns.high - columns.low)
         low = (columns.low - margin).clamp_min(bounds[0])
         high = (columns.high + margin).clamp_max(bounds[1])
         fraction = torch.linspace(0, 1, count, dtype=x.dtype)
         return torch.lerp(low, high, fraction).unsqueeze(-1)
+    # k-means++ spreads points by distances, which need a common unit.
     scaled = ((x - columns.mean) / columns.deviation).numpy()
     _, index = kmeans_plusplus(scaled, min(count, len(x)), random_state=random_state)
     return x[torch.as_tensor(index)]

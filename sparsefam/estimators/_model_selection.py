@@ -147,6 +147,7 @@ def quadratic_score(estimator: Any, X: ArrayLike, y: object = None) -> float:
         return 2 * float(heights.mean()) - float(estimator.integrate_kde(estimator))
     if not hasattr(estimator, "score_samples"):
         raise ValueError(f"estimator must have score_samples, got {estimator!r}")
+    # The mean density of unseen data estimates the integral of p times the true density.
     height = float(np.exp(estimator.score_samples(X)).mean())
     if isinstance(estimator, KernelDensity):
         return 2 * height - _squared_integral(estimator)

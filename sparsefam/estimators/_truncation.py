@@ -139,6 +139,7 @@ def _intervals(
     signed = beyond.unsqueeze(-1) * torch.tensor([-1.0, 1.0], dtype=beyond.dtype)
     cut = p.icdf((p.cdf(outermost) + signed).clamp(0, 1))
     at_bound = cells.limits.isfinite() & (ends == bounds)
+    # A bound is known to be the end.
     cut = torch.where(at_bound, ends, cut)
     lower, upper = torch.maximum(ends[:, 0], cut[:, 0]), torch.minimum(ends[:, 1], cut[:, 1])
     return torch.stack([lower, upper], -1)
@@ -158,6 +159,7 @@ def extended(
     missed = torch.isneginf(p.log_prob(as_events(x)))
     if not missed.any():
         return p
+    # As much mass as the fit misses.
     weight = fraction[missed].sum()
     low, high = (torch.stack([getattr(side, end) for side in box]) for end in ("low", "high"))
     scale = (high - low).numpy()

@@ -49,6 +49,7 @@ def conformal_mass(p: SparseDistribution, y: Tensor, coverage: float) -> Tensor:
     if y.dim() != 1 or p.batch_shape != y.shape:
         shapes = f"{tuple(y.shape)} and {tuple(p.batch_shape)}"
         raise ValueError(f"y and p must have the same shape (n,), got {shapes}")
+    # The mass of a new answer is equally likely to have any rank among n + 1.
     rank = math.ceil((len(y) + 1) * coverage - _ROUNDING)
     if rank > len(y):
         least = math.ceil(coverage / (1 - coverage) - _ROUNDING)

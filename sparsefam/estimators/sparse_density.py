@@ -274,6 +274,7 @@ class SparseDensity(DensityEstimator):
         self, count: Tensor, unit: Tensor, limits: Tensor, columns: Columns
     ) -> None:
         """Warn of columns with few distinct whole numbers (D,), and of whole numbers at bounds."""
+        # Of data frames, else the numbers of columns.
         names = getattr(self, "feature_names_in_", range(len(count)))
         few = [f"{names[d]!r} has {int(n)}" for d, n in enumerate(count) if 0 < n < _FEW]
         if few:
@@ -346,6 +347,7 @@ class SparseDensity(DensityEstimator):
         self.alpha_, self.penalty_, self.n_iter_ = objective.alpha, fit.penalty, minimum.steps
         self.base_ = self._bases[objective.alpha]
         density, mean = self._density(fit), float(objective.mean @ minimum.x)
+        # By exact integrals in place of sums over nodes; the correction for optimism stays.
         self.loss_ = float(conjugate(density.score, density)) - mean
         self.criterion_ = self.loss_ + fit.criterion - fit.loss
         self._objective, self._whole = objective, density

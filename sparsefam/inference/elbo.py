@@ -86,6 +86,7 @@ class _ParticleELBO(ELBO):
             if site["type"] == "sample":
                 value = term(cast(Site, site))
                 if isinstance(value, Tensor) and not is_identically_zero(value):
+                    # Vectorized particles are the leading dimension of every term.
                     total = total.to(value.device) + value.reshape(count, -1).sum(-1)
         return total
 
@@ -93,6 +94,7 @@ class _ParticleELBO(ELBO):
         self, model: _Program, guide: _Program, args: object, kwargs: object
     ) -> Iterator[tuple[Trace, Trace]]:
         if isinstance(guide, AutoBetaGaussian):
+            # The loss stays finite where the density of the model is zero.
             guide.objective_needs_support = False
         return super()._get_traces(model, guide, args, kwargs)
 

@@ -347,6 +347,7 @@ def _draw_support(ax: "Axes", ends: Tensor, view: tuple[float, float], color: "C
     for first, last in ends[seen].tolist():
         shown = (max(first, view[0]), min(last, view[1]))
         ax.plot(shown, (0, 0), color=color, linewidth=3.2, solid_capstyle="butt", **style)
+        # An arrow where the support goes on beyond the view.
         for end, at, marker in zip((first, last), shown, "<>", strict=True):
             if end != at:
                 ax.plot([at], [0], marker, color=color, markersize=5, clip_on=False, **style)
@@ -374,6 +375,7 @@ def draw_weights(
 def set_limits(ax: "Axes", fraction: float = 1.0) -> None:
     """Put zero above the rows, and the highest density at a fraction of the height above zero."""
     heights = [np.max(line.get_ydata()) for line in ax.lines if line.get_gid() == "density"]
+    # Some room above the peak; 1 if all heights are zero.
     top = 1.06 * float(max(heights)) or 1.0
     rows = _rows(ax)
     height = min(_ROW, _ROWS / max(len(rows), 1))
