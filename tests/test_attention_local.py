@@ -260,14 +260,6 @@ def test_padding_does_not_count() -> None:
     torch.testing.assert_close(found[:1, :6], layer(cut, cut, cut, t[:1, :6])[0])
 
 
-def test_torch_encoders_call_the_layer() -> None:
-    block = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True, norm_first=True)
-    block.self_attn = ContinuousAttention(8, 2, score="local", batch_first=True)
-    encoder = nn.TransformerEncoder(block, 2, enable_nested_tensor=False)
-    x = torch.randn(3, 7, 8)
-    assert encoder(x).shape == x.shape and encoder.eval()(x).isfinite().all()
-
-
 @pytest.mark.parametrize(("kind", "alpha"), [("local", 2.0), ("split", "learned")])
 def test_compiled_and_mapped_layers_are_the_same(kind: str, alpha: Any, unchecked: None) -> None:
     """A graph without the values of positions has the same waves."""
