@@ -173,13 +173,15 @@ def _pull_block_back(
 
 
 def _like_expectations(
-    queries: Tensor, keys: Tensor, values: Tensor, *_: Any
+    queries: Tensor, keys: Tensor, values: Tensor, *_: object
 ) -> tuple[Tensor, Tensor]:
     shape = queries.shape[:3]
     return values.new_empty(*shape, values.shape[-1]), queries.new_empty(*shape, 1)
 
 
-def _like_gradients(slope: Tensor, means: Tensor, A: Tensor, *inputs: Any) -> list[Tensor]:
+def _like_gradients(
+    slope: Tensor, means: Tensor, A: Tensor, *inputs: Tensor | None
+) -> list[Tensor]:
     none = slope.new_empty(0)
     return [none if x is None else torch.empty_like(x).contiguous() for x in inputs[:5]]
 

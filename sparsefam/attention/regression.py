@@ -16,7 +16,7 @@ from .._numerics.least_squares import (
     zero_masked,
 )
 from .._numerics.modes import branches_allowed, exported
-from .._numerics.validation import as_number, require_integer
+from .._numerics.validation import as_number, require_integer, require_tensor
 from ..bases import Basis, GaussianRBF
 from ..distributions import SparseDistribution
 from ..supports import Box, Domain, box_of
@@ -26,7 +26,6 @@ from ._masks import (
     check_mask,
     check_real,
     check_shape,
-    check_tensor,
     full_precision,
     require_all,
     require_finite,
@@ -90,8 +89,8 @@ class RidgeRegression(nn.Module):
             on a grid over the domain, 64 on the line, 100 in 2-D, 216 in 3-D.
         penalty: The ridge penalty $\lambda \ge 0$ of the papers, or "gcv".
         smoothing: The factor $\lambda \ge 0$ of the roughness, or "gcv": for each example the
-            minimizer of generalized cross-validation over all its channels, which is differentiable
-            once. None, without `penalty`: 0.003, and 0.1 in more than one dimension.
+            minimizer of generalized cross-validation over all its channels, which derivatives take
+            as given. None, without `penalty`: 0.003, and 0.1 in more than one dimension.
         domain: The range of locations, as ends (low, high) for all axes or for each. It scales the
             roughness, and is where bases without a bounded range are integrated. Without a basis it
             says how many axes there are. None: `basis.domain`, or (0, 1) without a basis.
@@ -335,9 +334,9 @@ class RidgeRegression(nn.Module):
     def _check_observations(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """Return positions (B or 1, L, *event); raise ValueError if shapes or dtypes do not fit."""
         check_real("positions", positions)
-        check_tensor("values", values)
+        require_tensor("values", values)
         if mask is not None:
-            check_tensor("mask", mask)
+            require_tensor("mask", mask)
         event = self.basis.event_shape
         if values.ndim != 3 or 0 in values.shape[1:]:
             rule = "values must have shape (B, L, E), L and E not zero"
@@ -595,5 +594,5 @@ def _taking_part(mask: Tensor | None, key_padding_mask: Tensor | None) -> Tensor
     if mask is not None:
         rule = "mask, True where observations take part, and key_padding_mask, True where not, must"
         raise ValueError(f"{rule} not both be given, got two tensors")
-    check_tensor("key_padding_mask", key_padding_mask)
+    require_tensor("key_padding_mask", key_padding_mask)
     return allowed_by(key_padding_mask)
