@@ -62,8 +62,8 @@ _UNITS = {torch.float32: (4, 6), torch.float64: (2, 11)}
 _LENGTH, _NODES = 4, 20
 # Nodes of the rule that integrates a density, besides one for each unit of frequency.
 _FURTHER_NODES = 32
-# Waves of densities in a block, whose features fit the cache; on a GPU.
-_BLOCK, _GPU_BLOCK = 2**17, 2**24
+# Waves of densities in a block, whose features fit the cache; on other devices than a CPU.
+_BLOCK, _DEVICE_BLOCK = 2**17, 2**24
 # The period is longer than it need be by this fraction, as centers and ends are rounded.
 _SLACK = 1e-4
 
@@ -553,7 +553,7 @@ def _blocks(loc: Tensor, weights: Tensor | None, count: int) -> Iterator[tuple[_
         whole = slice(None), slice(None)
         yield whole, whole
         return
-    most = _GPU_BLOCK if loc.is_cuda else _BLOCK
+    most = _BLOCK if loc.is_cpu else _DEVICE_BLOCK
     length = max(1, min(rows, most // (count * components)))
     size = max(1, most // (count * components * length))
     for first in range(0, groups, size):
