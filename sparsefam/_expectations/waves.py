@@ -140,8 +140,26 @@ def shifted_contexts(
     else:
         widths = _HalfWidths.of(p, p.batch_shape)
         values = characteristic(widths.half, widths.tables(waves), widths.which, waves)
-    right = waves.amplitudes(psi.centers, cast(Tensor, psi.widths)).to(by_head.dtype)
+    right = _amplitudes(waves, psi, by_head.dtype)
     return expect_shifted(shifts, p.loc, values, right @ by_head, waves)
+
+
+def _amplitudes(waves: Waves, psi: GaussianRBF, dtype: torch.dtype) -> Tensor:
+    """Return the amplitudes of functions (2 K, N)."""
+    return psi.keep(
+        ("amplitudes", waves, dtype),
+        lambda: waves.amplitudes(psi.centers, cast(Tensor, psi.widths)).to(dtype),
+    )
+
+
+def _values_at_nodes(waves: Waves, psi: GaussianRBF, dtype: torch.dtype) -> Tensor:
+    """Return the functions at the nodes of a rule, times its weight (Q, N)."""
+
+    def make() -> Tensor:
+        nodes, spacing = waves.nodes(psi.centers)
+        return (spacing * psi.own(nodes.unsqueeze(-1))).to(dtype)
+
+    return psi.keep(("values at nodes", waves, dtype), make)
 
 
 class _HalfWidths(NamedTuple):
@@ -206,7 +224,7 @@ class _Rows:
     ) -> Tensor:
         """Return features times `sums` of a matrix (M, N), which makes it (G or 1, M, E)."""
         waves, dtype = self.waves, self.density.loc.dtype
-        right = sums(waves.amplitudes(psi.centers, cast(Tensor, psi.widths)).to(dtype))
+        right = sums(_amplitudes(waves, psi, dtype))
         middle = 0.5 * (waves.low + waves.high)
         loc = torch.where(self.fits, self.density.loc, middle)
         # Rows that do not fit take the features of a density that does; they are replaced later.
@@ -221,7 +239,7 @@ class _Rows:
         # The trapezoidal rule, which converges exponentially for products of smooth functions that
         # vanish at the ends: Trefethen and Weideman (2014), SIAM Review 56.
         nodes, spacing = waves.nodes(loc)
-        right = sums((spacing * psi.own(nodes.unsqueeze(-1))).to(dtype))
+        right = sums(_values_at_nodes(waves, psi, dtype))
         if eager:
             index = self.wide.nonzero(as_tuple=True)
             # In float64, as an edge may be close to the nodes.

@@ -531,6 +531,10 @@ class RidgeRegression(nn.Module):
         """Return the matrix of the penalty, (N, N)."""
         if self.smoothing is None:
             return torch.eye(len(self.basis), dtype=gram.dtype, device=gram.device)
+        return self.basis.keep(("roughness", self.domain), self._roughness)
+
+    def _roughness(self) -> Tensor:
+        """Return the roughness of the basis and a ridge, (N, N)."""
         matrix = self.basis.roughness(self.domain)
         diagonal = matrix.diagonal()
         ridge = _RIDGE * diagonal.clamp_min(_LEAST_ROUGHNESS * diagonal.mean())
