@@ -207,7 +207,9 @@ class _Rows:
         low, high = (loc - self.half).detach(), (loc + self.half).detach()
         # A density with a kink at its center is not smooth.
         smooth = widths.law.name == "ball"
-        self.wide = (low <= waves.low) & (high >= waves.high) & smooth
+        self.wide = (low <= waves.low) & (high >= waves.high)
+        if not smooth:
+            self.wide = torch.zeros_like(self.wide)
         # Shifted by a period, a support must not come near the functions again: no aliasing.
         fits = (low > waves.high - waves.period) & (high < waves.low + waves.period)
         self.fits = fits & ~self.wide
@@ -270,8 +272,9 @@ class _Rows:
         loc, scale, alpha = (x.to(nodes.dtype).unsqueeze(-1) for x in (loc, scale, alpha))
         parameters = {"loc": loc, "scale": scale, "alpha": alpha}
         exact: Any = self.density._replace(loc.shape, **parameters, _validate_args=False)
-        log_density: Tensor = exact.log_prob(nodes)
-        return log_density.exp()
+        # All nodes are in the support.
+        log_density: Tensor = exact.generator.log_density((nodes - loc) / scale)
+        return log_density.exp() / scale
 
 
 def distinct(alpha: Tensor) -> Tensor:
