@@ -127,8 +127,8 @@ class Waves(NamedTuple):
         spacing = 0.68 * self.width * 2 * math.pi / _BANDS[self.dtype]
         count = math.ceil((self.high - self.low) / spacing)
         spacing = (self.high - self.low) / count
-        index = torch.arange(count, dtype=torch.float64, device=like.device)
-        return self.low + spacing * (index + 0.5), spacing
+        none = torch.empty(0, dtype=torch.float64, device=like.device)
+        return table("middles", (count,), none, (self.low, spacing)), spacing
 
 
 def waves_of(extent: tuple[float, ...], dtype: torch.dtype, fraction: float = 1.0) -> Waves:
@@ -260,6 +260,7 @@ def _law_table(law: int, count: int, bits: int, *numbers: float) -> Numbers:
 
 
 MAKERS["wave frequencies"] = lambda count, step: step * np.arange(count, dtype=np.float64)
+MAKERS["middles"] = lambda count, low, step: low + step * (np.arange(count) + 0.5)
 MAKERS["waves"], MAKERS["wave kernel"], MAKERS["wave units"] = _law_table, _kernel, _to_units
 MAKERS["wave nodes"], MAKERS["wave powers"] = _chebyshev, _to_powers
 
@@ -368,14 +369,14 @@ def expect_shifted(
 
 
 def _slope_factors(half: Tensor, powers: Tensor, length: float) -> Tensor:
-    """Return the factors of coefficients in the slopes of 1 - phi = s^2 h, given powers u^j of h.
+    """Return the factors of coefficients in the slopes of phi = 1 - s^2 h, given powers u^j of h.
 
-    With s in cells of a length the slope is 2 s h + s^2 h', which has u^j with 2 s h_j, and
-    u^(j - 1) with j s^2 h_j / length.
+    The slope is -2 s h - s^2 h', which has u^j with -2 s h_j, and u^(j - 1) with -j s^2 h_j over
+    the length of a cell.
     """
     half, order = half.unsqueeze(-1), torch.arange(1, powers.shape[-1], device=half.device)
-    factors = powers * (2 * half)
-    factors[..., 1:].addcmul_(powers[..., :-1], half.square() * order, value=1 / length)
+    factors = powers * (-2 * half)
+    factors[..., 1:].addcmul_(powers[..., :-1], half.square() * order, value=-1 / length)
     return factors
 
 
@@ -518,8 +519,10 @@ def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
         return [next(gradients) if need else None for need in needs]
     count = waves.number
     omega = waves.frequencies(loc).to(loc.dtype)
-    paired = zip(leaves, needs, strict=True)
-    total = [torch.zeros_like(x) if need else None for x, need in paired]
+    # Blocks add to the gradients of tables and matrices, and divide the others among them.
+    makers = (torch.empty_like, torch.empty_like, torch.zeros_like, torch.zeros_like)
+    paired = zip((*makers, torch.empty_like), leaves, needs, strict=True)
+    total = [make(x) if need else None for make, x, need in paired]
     by_loc, by_half, by_tables, by_right, by_weights = total
     turns = _phases(waves, loc)
     for block, components in _blocks(loc, weights, count):
@@ -529,7 +532,7 @@ def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
         # phi = 1 - loss, and loss = s^2 sum_j h_j u^j.
         factors = powers[1] * widths.square().unsqueeze(-1)
         loss = _sums(tables, rows[1], factors)
-        rise = _sums(tables, rows[1], _slope_factors(widths, powers[1], waves.cells[0]))
+        slope = _sums(tables, rows[1], _slope_factors(widths, powers[1], waves.cells[0]))
         phases = _sums(turns, rows[0], powers[0])
         cos, sin = phases.chunk(2, -1)
         pulled = upstream @ _amplitudes(right, components).mT
@@ -539,25 +542,25 @@ def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
         even = torch.addcmul(cos * along, sin, across)
         odd = torch.addcmul(cos * across, sin, along, value=-1)
         # d phases / d loc = omega (-sin, cos).
-        slopes = odd.addcmul_(odd, loss, value=-1) @ omega, -(rise * even).sum(-1)
+        slopes = odd.addcmul_(odd, loss, value=-1) @ omega, (slope * even).sum(-1)
         if mix is not None:
             slopes = slopes[0] * mix.flatten(1), slopes[1] * mix.flatten(1)
             if by_weights is not None:
                 damped = torch.addcmul(even, even, loss, value=-1)
                 by_weights[block] = damped.sum(-1).view_as(mix)
             even = even * mix.flatten(1).unsqueeze(-1)
-        for gradient, slope in zip((by_loc, by_half), slopes, strict=True):
+        for gradient, x in zip((by_loc, by_half), slopes, strict=True):
             if gradient is not None:
-                gradient[components] = slope
+                gradient[components] = x
         if by_tables is not None:
             terms = (-even).unsqueeze(-2) * factors.unsqueeze(-1)
             by_tables.index_add_(0, cells.number[1].flatten(), terms.flatten(0, 1))
         if by_right is not None:
             features = _mix(_damp(phases, loss), mix)
             if right.shape[0] == 1:
-                by_right[0] += features.flatten(0, 1).mT @ upstream.flatten(0, 1)
+                by_right[0].addmm_(features.flatten(0, 1).mT, upstream.flatten(0, 1))
             else:
-                by_right[components[0]] += features.mT @ upstream
+                by_right[components[0]].baddbmm_(features.mT, upstream)
     return total
 
 
