@@ -163,7 +163,7 @@ class Basis(nn.Module, ABC):
         """
         return torch.diagonal(self(t), dim1=-2, dim2=-1)
 
-    def keep(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
+    def _keep(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
         """Return a matrix that depends on the functions only, made once while they are constant.
 
         Making it takes many small operations, each of which a device has to be told to start.

@@ -146,7 +146,7 @@ def shifted_contexts(
 
 def _amplitudes(waves: Waves, psi: GaussianRBF, dtype: torch.dtype) -> Tensor:
     """Return the amplitudes of functions (2 K, N)."""
-    return psi.keep(
+    return psi._keep(
         ("amplitudes", waves, dtype),
         lambda: waves.amplitudes(psi.centers, cast(Tensor, psi.widths)).to(dtype),
     )
@@ -159,7 +159,7 @@ def _values_at_nodes(waves: Waves, psi: GaussianRBF, dtype: torch.dtype) -> Tens
         nodes, spacing = waves.nodes(psi.centers)
         return (spacing * psi.own(nodes.unsqueeze(-1))).to(dtype)
 
-    return psi.keep(("values at nodes", waves, dtype), make)
+    return psi._keep(("values at nodes", waves, dtype), make)
 
 
 class _HalfWidths(NamedTuple):

@@ -279,9 +279,7 @@ class _Cells(NamedTuple):
         return at if index is None else at._replace(number=at.number + cells * index)
 
     @classmethod
-    def of_both(
-        cls, loc: Tensor, half: Tensor, index: Tensor | None, waves: Waves
-    ) -> "_Cells":
+    def of_both(cls, loc: Tensor, half: Tensor, index: Tensor | None, waves: Waves) -> "_Cells":
         """Return the cells (2, g, l) of locations in the table of phases, and of half-widths.
 
         Cells of both have one length, so that the same operations find them.
@@ -310,9 +308,8 @@ class _Cells(NamedTuple):
             total = torch.addcmul(rows[..., j, :], total, u)
         return total
 
-
     def terms(self, tables: Tensor) -> tuple[Tensor, Tensor]:
-        """Return rows (..., g, l, J) of coefficients in tables, and the powers that they multiply."""
+        """Return rows (..., g, l, J) of tables of coefficients, and the powers of each."""
         size = tables.shape[1]
         order = torch.arange(size, dtype=torch.int32, device=tables.device)
         rows = torch.add(order, self.number.unsqueeze(-1), alpha=size)

@@ -111,7 +111,7 @@ class Cholesky(NamedTuple):
     failed: Tensor  # 0 if the factor exists
 
     @classmethod
-    def of(cls, matrix: Tensor) -> "Cholesky":
+    def of(cls, matrix: Tensor) -> Cholesky:
         return cls(*torch.linalg.cholesky_ex(matrix))
 
     def least_pivot(self) -> Tensor:
@@ -135,9 +135,7 @@ def solve_shared(matrix: Tensor, right: Tensor) -> tuple[Tensor, Cholesky]:
     return solution, cholesky
 
 
-def solve_orthogonally(
-    matrix: Tensor, design: Tensor, values: Tensor
-) -> tuple[Tensor, Cholesky]:
+def solve_orthogonally(matrix: Tensor, design: Tensor, values: Tensor) -> tuple[Tensor, Cholesky]:
     r"""Solve $A C = F^\top H$, where $A - F^\top F$ is positive semidefinite.
 
     With the Cholesky factor K of A, $C = K^{-\top} (Q^\top H)$ and $Q = F K^{-\top}$. No singular

@@ -533,7 +533,7 @@ class RidgeRegression(nn.Module):
         """Return the matrix of the penalty, (N, N)."""
         if self.smoothing is None:
             return torch.eye(len(self.basis), dtype=like.dtype, device=like.device)
-        return self.basis.keep(("roughness", self.domain), self._roughness)
+        return self.basis._keep(("roughness", self.domain), self._roughness)
 
     def _roughness(self) -> Tensor:
         """Return the roughness of the basis and a ridge, (N, N)."""
