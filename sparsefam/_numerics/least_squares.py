@@ -112,6 +112,7 @@ class Cholesky(NamedTuple):
 
     @classmethod
     def of(cls, matrix: Tensor) -> Cholesky:
+        """Factor matrices (S, N, N)."""
         return cls(*torch.linalg.cholesky_ex(matrix))
 
     def least_pivot(self) -> Tensor:
