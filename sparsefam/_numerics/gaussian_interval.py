@@ -342,7 +342,7 @@ def _quadrature(
         t = torch.addcmul(start, h, x[some].reshape(-1, *[1] * z.dim())).clamp_min_(-end)
         values = _hermite(t, (t * t).mul_(-0.5).exp_(), max(n for _, n in orders))
         for total, weight, (_, n) in zip(totals, weights, orders, strict=True):
-            total.addmv_(values[n].reshape(len(weight[some]), len(total)).mT, weight[some])
+            total.addmv_(values[n].reshape(len(t), *total.shape).mT, weight[some])
     # Beyond the support by `end` widths, where z was clamped, the integral is zero.
     is_near = (h + end - z).sign()
     return [total.view(z.shape).mul_(is_near) for total in totals]
