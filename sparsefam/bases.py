@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import reduce
 from itertools import chain, combinations_with_replacement
 from typing import cast
@@ -14,7 +14,7 @@ from typing_extensions import Self
 
 from ._numerics.dirichlet_energy import energy_scale, gaussian_energy, quadrature_energy
 from ._numerics.gaussian_interval import negligible_distance
-from ._numerics.modes import values_are_readable
+from ._numerics.modes import branches_allowed, outside_modes, traced, values_are_readable
 from ._numerics.special import normal_density
 from ._numerics.spline import nonzero_splines
 from ._numerics.validation import (
@@ -45,6 +45,8 @@ Interval = tuple[float, float]
 _PANELS, _FUNCTIONS = 8, 2
 # Most axes and most monomials of a basis.
 _MOST_AXES, _MOST_MONOMIALS = 1000, 10**6
+# Numbers in a matrix that a basis keeps, and how many it keeps.
+_LARGEST_KEPT, _MOST_KEPT = 2**18, 8
 
 
 def _tensors(**values: Values) -> tuple[Tensor, ...]:
@@ -77,6 +79,8 @@ class Basis(nn.Module, ABC):
     """
 
     event_shape: Size = Size()
+    # Matrices made of the functions, with the buffers and their versions that they were made of.
+    _kept: dict[Hashable, tuple[list[Tensor], list[int], Tensor]] | None = None
 
     @abstractmethod
     def forward(self, t: Tensor) -> Tensor:
@@ -159,6 +163,35 @@ class Basis(nn.Module, ABC):
             The values, shape (..., N).
         """
         return torch.diagonal(self(t), dim1=-2, dim2=-1)
+
+    def _keep(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
+        """Return a matrix that depends on the functions only, made once while they are constant.
+
+        Making it takes many small operations, each of which a device has to be told to start.
+
+        Args:
+            key: A name, and all else on which the matrix depends.
+            make: Makes the matrix.
+        """
+        if not branches_allowed() or traced() or any(True for _ in self.parameters()):
+            return make()
+        buffers = list(self.buffers())
+        plain = all(type(x) is Tensor and not x.requires_grad for x in buffers)
+        if not buffers or not plain or any(x.is_inference() for x in buffers):
+            return make()
+        versions = [x._version for x in buffers]
+        kept = self._kept = {} if self._kept is None else self._kept
+        if key in kept:
+            tensors, before, matrix = kept[key]
+            if versions == before and all(x is y for x, y in zip(buffers, tensors, strict=True)):
+                return matrix
+        with outside_modes():
+            matrix = make()
+        if matrix.numel() <= _LARGEST_KEPT:
+            while len(kept) >= _MOST_KEPT:
+                del kept[next(iter(kept))]
+            kept[key] = buffers, versions, matrix
+        return matrix
 
     def __add__(self, other: "Basis") -> "Stack":
         return Stack(self, other)

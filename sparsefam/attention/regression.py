@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from .._numerics.least_squares import (
+    Cholesky,
     normal_sums,
     solve_orthogonally,
     solve_shared,
@@ -438,16 +439,16 @@ class RidgeRegression(nn.Module):
             design = self.basis(zero_masked(positions, mask).double()).double()
             design = zero_masked(design, mask)
             # The normal equations in float64, whose condition is the square of the design's.
-            gram = design.mT @ design
-            matrix = gram + factor * self._penalty_matrix(gram)
+            penalty = self._penalty_matrix(design)
+            matrix = torch.baddbmm(penalty, design.mT, design, beta=factor)
             if self.smoothing is not None:
                 constant = values.sum(1) / count
                 middle = (design.sum(1) / count).unsqueeze(1)
                 # The means of the functions are 0, so that there is no gradient in the constant.
                 design = zero_masked(design - middle, mask)
                 values = zero_masked(values - constant.detach().unsqueeze(1), mask)
-            coefficients, pivots = solve_orthogonally(matrix, design, values)
-        self._check_pivots(pivots, matrix.amax((-2, -1)), factor)
+            coefficients, cholesky = solve_orthogonally(matrix, design, values)
+        self._check_pivots(cholesky, matrix, factor)
         return ValueFunction(self.basis, coefficients.to(dtype), factor, constant)
 
     def _solve(self, statistics: NormalEquations, dtype: torch.dtype) -> ValueFunction:
@@ -507,9 +508,8 @@ class RidgeRegression(nn.Module):
         """Solve the normal equations with right sides (B, N, Q)."""
         by_example = factor.reshape(-1, 1, 1) if isinstance(factor, Tensor) else factor
         gram = statistics.gram + by_example * self._penalty_matrix(statistics.gram)
-        solution, pivots = solve_shared(gram, right)
-        # The largest number in a positive definite matrix is on its diagonal.
-        self._check_pivots(pivots, gram.amax((-2, -1)), factor)
+        solution, cholesky = solve_shared(gram, right)
+        self._check_pivots(cholesky, gram, factor)
         return solution
 
     def _check_count(self, count: Tensor) -> None:
@@ -518,18 +518,24 @@ class RidgeRegression(nn.Module):
             rule = "mask and weights must let at least one position of every example take part"
             require_all(count > 0, rule, count)
 
-    def _check_pivots(self, pivots: Tensor, largest: Tensor, factor: Tensor | float) -> None:
+    def _check_pivots(self, cholesky: Cholesky, matrix: Tensor, factor: Tensor | float) -> None:
         """Raise ValueError unless pivots exceed rounding errors of the largest numbers."""
         if self.validate_args:
+            # The largest number in a positive definite matrix is on its diagonal.
+            pivots, largest = cholesky.least_pivot(), matrix.amax((-2, -1))
             rounding = len(self.basis) * torch.finfo(largest.dtype).eps * largest
             name = "penalty" if self.smoothing is None else "smoothing"
             rule = f"{name} must exceed the rounding errors of the basis's Gram matrix"
             require_all(pivots > rounding, rule, torch.zeros_like(pivots) + factor)
 
-    def _penalty_matrix(self, gram: Tensor) -> Tensor:
+    def _penalty_matrix(self, like: Tensor) -> Tensor:
         """Return the matrix of the penalty, (N, N)."""
         if self.smoothing is None:
-            return torch.eye(len(self.basis), dtype=gram.dtype, device=gram.device)
+            return torch.eye(len(self.basis), dtype=like.dtype, device=like.device)
+        return self.basis._keep(("roughness", self.domain), self._roughness)
+
+    def _roughness(self) -> Tensor:
+        """Return the roughness of the basis and a ridge, (N, N)."""
         matrix = self.basis.roughness(self.domain)
         diagonal = matrix.diagonal()
         ridge = _RIDGE * diagonal.clamp_min(_LEAST_ROUGHNESS * diagonal.mean())

@@ -274,10 +274,11 @@ class QuadraticScore(_ScoreProjection):
         counts, total, ndim = self._counts, math.prod(self._counts), len(self.box)
         loc, diagonal, triangle = (by_head(x, (*counts, x.shape[-1] // total)) for x in channels)
         low, high = ends(self.box, loc)
-        loc = low + (high - low) * torch.sigmoid(loc)
+        sides = high - low
+        loc = torch.addcmul(low, sides, torch.sigmoid(loc))
         # Dividing -(t - mu)^2 / (2 sigma^2) by the temperature multiplies sigma^2 by it.
         relative = math.sqrt(temperature) * (_LEAST_SIGMA + functional.softplus(diagonal))
-        sigma = (high - low) * relative
+        sigma = sides * relative
         score: Quadratic | MultivariateQuadratic
         if ndim == 1:
             score = Quadratic(loc.squeeze(-1), sigma=sigma.squeeze(-1))
