@@ -25,6 +25,6 @@ ALL = ("-e", ".[estimators,plot]", "--group", "test")
 def tests(session: nox.Session, options: tuple[str, ...]) -> None:
     """Run the test suite."""
     session.run_install("uv", "pip", "install", *options, *ALL)
-    session.run_install("uv", "pip", "install", "--no-deps", "aeon==1.6.0")
+    session.run_install("uv", "pip", "install", "--no-deps", "aeon<=1.6.0")
     session.run("uv", "pip", "freeze")
     session.run("python", "-m", "pytest", *session.posargs, env={"OMP_NUM_THREADS": "1"})

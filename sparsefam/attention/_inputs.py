@@ -1,5 +1,6 @@
 """Checks of the inputs of a layer: shapes, dtypes, masks and positions."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -44,7 +45,8 @@ class Sequences(NamedTuple):
             check_finite("key", self.key)
 
 
-class InputShapes(NamedTuple):
+@dataclass(frozen=True)  # a graph of torch 2.8 traces no property of a NamedTuple
+class InputShapes:
     """Sizes and domain that the inputs of a layer must fit."""
 
     embed_dim: int
