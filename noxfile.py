@@ -1,7 +1,7 @@
-"""The tests with the versions that pyproject.toml allows, oldest to newest, in one environment each.
+"""The tests with the oldest, the locked and the newest versions that pyproject.toml allows.
 
-`nox` runs all four, `nox -s "tests(lowest)"` one; what follows `--` goes to pytest. CONTRIBUTING.md
-lists the versions that passed. uv installs: UV_INDEX and UV_FIND_LINKS say where torch comes from.
+`nox` runs all four, `nox -s "tests(lowest)"` one; pytest gets what follows `--`. Interpreters must
+be on PATH, or uv downloads them; UV_INDEX and UV_FIND_LINKS say where else packages come from.
 """
 
 import nox
