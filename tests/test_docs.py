@@ -163,7 +163,7 @@ def test_numbers_of_the_readme_are_those_of_the_tables() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pair", readme.NEIGHBOURS, ids=lambda pair: pair.what)
+@pytest.mark.parametrize("pair", readme.NEIGHBORS, ids=lambda pair: pair.what)
 def test_lines_of_other_libraries_go_wrong_as_the_readme_says(pair: readme.Pair) -> None:
     pytest.importorskip(pair.package, exc_type=ImportError)
     assert f"| {' | '.join(readme.row(pair))} |" in (ROOT / "README.md").read_text()
