@@ -41,7 +41,7 @@ def pages() -> list[Path]:
 # Pages that take long.
 LONG = (
     *("docs/inference.md", "docs/recipes.md", "docs/start/pyro.md"),
-    "docs/tutorials/moving-supports.md",
+    *("docs/tobit.md", "docs/tutorials/moving-supports.md"),
 )
 
 
