@@ -162,6 +162,21 @@ def test_numbers_of_the_readme_are_those_of_the_tables() -> None:
     assert readme.measured().markdown() in (ROOT / "README.md").read_text()
 
 
+def test_numbers_and_references_of_the_paper_exist() -> None:
+    """Those of README.md and of docs/networks.md, and those of paper.bib."""
+    paper, bib = ((ROOT / "paper" / name).read_text() for name in ("paper.md", "paper.bib"))
+    results = readme.measured().markdown()
+    networks, _, _ = (ROOT / "docs/networks.md").read_text().partition("the sampling of training:")
+    for number in ("0.06%", "9.40%", "4e-7", "2.0", "30.7", "45", "16", "26"):
+        assert number in paper and number in results, number
+    rows = re.findall(r"^\| ([\w +-]+) \| ([\d.]+) \|$", paper, re.M)
+    assert len(rows) == 10
+    for model, mean in rows:
+        assert re.search(rf"^\| {re.escape(model)} \|.* \| {mean} \|$", networks, re.M), model
+    cited = re.findall(r"@(\w+)", paper)
+    assert set(cited) == set(re.findall(r"^@\w+\{(\w+),", bib, re.M))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("pair", readme.NEIGHBORS, ids=lambda pair: pair.what)
 def test_lines_of_other_libraries_go_wrong_as_the_readme_says(pair: readme.Pair) -> None:
