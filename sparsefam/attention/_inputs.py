@@ -1,6 +1,5 @@
 """Checks of the inputs of a layer: shapes, dtypes, masks and positions."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -45,8 +44,7 @@ class Sequences(NamedTuple):
             check_finite("key", self.key)
 
 
-@dataclass(frozen=True)  # a graph of torch 2.8 traces no property of a NamedTuple
-class InputShapes:
+class InputShapes(NamedTuple):
     """Sizes and domain that the inputs of a layer must fit."""
 
     embed_dim: int
