@@ -71,6 +71,7 @@ def script(name: str) -> ModuleType:
 
 
 def test_notebooks_hold_the_blocks_of_their_pages() -> None:
+    pytest.importorskip("mkdocs")
     notebooks = script("notebooks")
     for page in notebooks.PAGES:
         text = page.read_text()
