@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 # A module imports from its own layer and those above it in this list. A new module gets a place
 # here first.
 LAYERS = (
-    {"_numerics", "_types"},
+    {"_deprecation", "_numerics", "_types"},
     {"supports", "_feature_maps", "scores", "bases"},
     {"_choice"},
     {"plotting"},
