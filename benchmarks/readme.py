@@ -86,7 +86,7 @@ NUMBERS: tuple[tuple[str, str, Callable[[], str], str], ...] = (
     (
         "**Attention**: ",
         "accuracy of an encoder with local heads less that with `nn.MultiheadAttention`, on "
-        "samplings other than that of training, eight tasks",
+        "samplings other than that of training, nine tasks",
         _shift,
         "networks.md",
     ),
