@@ -11,10 +11,12 @@ from torch.types import _size
 
 from .._numerics.validation import require_shape
 from ..bases import Basis
-from ..supports import WithAtoms
+from ..supports import IntervalUnion, WithAtoms
 from .univariate import Geometry, Univariate, interval_by_tails
 
 __all__ = ["MixedDistribution"]
+
+_NO_LEVELS = "highest_density exists for laws without atoms only"
 
 
 class MixedDistribution(Univariate):
@@ -137,8 +139,13 @@ class MixedDistribution(Univariate):
         """Turn draws of the base into draws of this law."""
         raise NotImplementedError
 
-    def _breakpoints(self) -> Tensor:
-        raise NotImplementedError("highest_density exists for laws without atoms only")
+    def highest_density(self, mass: Tensor | float) -> IntervalUnion:
+        """Raise NotImplementedError: there are atoms."""
+        raise NotImplementedError(_NO_LEVELS)
+
+    def highest_density_mass(self, value: Tensor) -> Tensor:
+        """Raise NotImplementedError: there are atoms."""
+        raise NotImplementedError(_NO_LEVELS)
 
     def _as_given(self, x: Tensor, value: Tensor) -> Tensor:
         """Return float64 numbers in the type of the parameters and of their argument."""

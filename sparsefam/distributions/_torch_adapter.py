@@ -305,7 +305,8 @@ class TorchDensity(SparseDistribution):
 
     def _inside(self) -> Tensor:
         """Return a location in the support (*batch, *event)."""
-        raise NotImplementedError
+        known = self._known("mean")
+        return self._like.new_zeros(self.event_shape) if known is None else known.detach()
 
     def _known(self, name: str, *arguments: Tensor, call: bool = False) -> Tensor | None:
         """Return a property or the value of a method of `base`, None if it is not implemented."""
@@ -348,10 +349,6 @@ class TorchMultivariate(TorchDensity):
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
         """Raise NotImplementedError: only univariate distributions of torch have a rule."""
         raise NotImplementedError(f"{type(self.base).__name__} has no quadrature rule")
-
-    def _inside(self) -> Tensor:
-        known = self._known("mean")
-        return self._like.new_zeros(self.event_shape) if known is None else known.detach()
 
     def _required(self, name: str) -> Tensor:
         value = self._known(name)

@@ -484,7 +484,7 @@ class StandardizedDistribution(SparseDistribution):
 
     def _log_standard(self, size: Tensor) -> Tensor:
         """Return log q; called only inside the support."""
-        raise NotImplementedError
+        return self.generator.log_density(size)
 
     def _peak_score(self) -> Tensor | float:
         """Return the score at the mode."""

@@ -87,9 +87,6 @@ class SymmetricDistribution(StandardizedDistribution, Univariate):
         # Replaced before the division, whose derivative overflows far away.
         return (torch.where(inside, value, self.loc) - self.loc) / self.scale, inside
 
-    def _log_standard(self, size: Tensor) -> Tensor:
-        return self.generator.log_density(size)
-
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> Constraint:
         """The interval from loc - edge * scale to loc + edge * scale, or the real line."""

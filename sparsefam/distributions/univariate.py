@@ -21,7 +21,6 @@ from ..bases import Basis
 from ..supports import Interval, IntervalUnion, RealLine
 from ._line.coordinates import Coordinate, DoubleExponential, Line
 from ._line.highest_density import highest_density, mass_above
-from ._line.laws import Law
 from ._line.panels import Panels, argmax, clamp
 from .base import SparseDistribution
 
@@ -84,6 +83,8 @@ class Univariate(SparseDistribution):
     _tensors = {"_frame": 1, "_region": 2, "_peak": 0}
     # The logarithm of the mass of `_unnormalized` (*batch); None for 0.
     _log_mass: Any = None
+    # The `Law` that has closed forms of masses and quantiles, if there is one.
+    _law: Any = None
 
     def __init__(self, batch_shape: Size, *, validate_args: bool | None = None) -> None:
         SparseDistribution.__init__(self, batch_shape, validate_args=validate_args)
@@ -139,11 +140,6 @@ class Univariate(SparseDistribution):
         """Take note of the logarithm of the mass of `_unnormalized` (*batch), here 0."""
         if self._validate_args:
             require(mass.abs() <= _NORMALIZED, "log_prob", "of mass 1", mass.exp())
-
-    @property
-    def _law(self) -> Law | None:
-        """The closed forms of masses and quantiles, if there are any."""
-        return None
 
     @property
     def _is_unbounded(self) -> bool:
