@@ -30,8 +30,8 @@ _ClosedForm = TypeVar("_ClosedForm", bound=Callable[..., object])
 Function = Basis | Callable[[Tensor], Tensor]
 
 # Pairs of a query and a basis function in a block of contexts: large enough for threads, small
-# enough for the cache. Fewer than four blocks are not worth their while.
-_PAIRS = 2**18
+# enough for the cache of a CPU. Fewer than four blocks are not worth their while.
+_PAIRS, _DEVICE_PAIRS = 2**18, 2**24
 
 
 class Shifts(NamedTuple):
@@ -75,15 +75,16 @@ class Rule:
         # C is contracted block by block, so that features never take (*batch, N) numbers at once.
         # `numel` would fix the sizes of an exported graph.
         pairs = p.batch_shape.numel() * len(psi) if branches_allowed() else 0
-        if pairs < 4 * _PAIRS:
+        most = _PAIRS if by_head.is_cpu else _DEVICE_PAIRS
+        if pairs < 4 * most:
             return _contract(p.expect(psi), by_head)
 
         def block(psi: Basis, queries: DensityLike) -> Tensor:
             return _contract(queries.expect(psi), by_head)
 
         count = p.batch_shape[-1]
-        # Queries of a block, so that with the whole batch they make about _PAIRS pairs.
-        size = max(1, _PAIRS * count // pairs)
+        # Queries of a block, so that with the whole batch they make about as many pairs.
+        size = max(1, most * count // pairs)
         run = recomputed(psi, block)
         blocks = [p[..., first : first + size] for first in range(0, count, size)]
         return torch.cat([run(queries) for queries in blocks], -2)
