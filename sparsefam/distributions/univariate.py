@@ -317,11 +317,6 @@ class Univariate(SparseDistribution):
         small = self._tail(value, upper ^ larger, log=True)
         return torch.where(larger, torch.log1p(-small.exp()), small)
 
-    def _from_smaller_tail(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the end next to the mode, the other one, and whether the upper tail is smaller."""
-        upper = self._is_larger(a, torch.zeros_like(a, dtype=torch.bool))
-        return torch.where(upper, a, b), torch.where(upper, b, a), upper
-
     def _interval(self, a: Tensor, b: Tensor, log: bool = False) -> Tensor:
         """Return the mass between a and b, or its logarithm, relatively accurate."""
         low, high = self._ends()

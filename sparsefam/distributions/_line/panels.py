@@ -16,7 +16,7 @@ from ...bases import Basis, Stack
 from ...supports import entries_of
 from .coordinates import Coordinate, Line
 
-__all__ = ["NEGLIGIBLE", "Panels", "argmax", "clamp", "on_line", "or_infinite"]
+__all__ = ["Panels", "argmax", "clamp", "on_line", "or_infinite"]
 
 # Nodes between two cuts for covariances of bases.
 _FINE = 48
@@ -30,7 +30,7 @@ _EVEN = tuple(k / 12 for k in range(13))
 _TENTHS = [(k + 0.07) / 10 for k in range(1, 10)]
 _SHARES = (0.0, *((x + math.sin(x * math.pi / 2) ** 2) / 2 for x in _TENTHS), 1.0)
 # Logarithm of the ratio of densities below which a density does not matter, even for moments.
-NEGLIGIBLE = -80.0
+_NEGLIGIBLE = -80.0
 # Masses beyond a location that the panels, which end where the density is negligible, know well.
 _KNOWN = 1e-10
 # Error of a probability, relative to the smaller tail, at the end of the search for its quantile.
@@ -123,7 +123,7 @@ class Panels:
         return torch.stack([first, *t[1:-1], last]).movedim(0, -1)
 
     def search(
-        self, negligible: float = NEGLIGIBLE, *, rounds: int = 1, power: float = 1.0
+        self, negligible: float = _NEGLIGIBLE, *, rounds: int = 1, power: float = 1.0
     ) -> Tensor:
         """Return the coordinates (*batch, K, 2) between which the density matters.
 
