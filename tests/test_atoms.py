@@ -24,7 +24,7 @@ from sparsefam import (
     Truncated,
     TruncatedParabola,
 )
-from sparsefam.bases import GaussianRBF
+from sparsefam.bases import GaussianRBF, Polynomial
 from sparsefam.inference import SupportReparam
 
 ZERO, ONE = (torch.tensor(x, dtype=DOUBLE) for x in (0.0, 1.0))
@@ -197,6 +197,22 @@ def test_samples_are_clamped_ones_of_the_base() -> None:
     assert not Hurdle(TruncatedParabola(4.0, 2.0), 0.5).has_rsample
     with pytest.raises(NotImplementedError, match="one interval"):
         Hurdle(TruncatedParabola(4.0, 2.0), 0.5).rsample()
+
+
+def test_covariances_count_atoms() -> None:
+    p = Censored(td.Normal(number(0.25), number(1.0)), -1.0, 1.5)
+    found = p.generalized_covariance(*[Polynomial(2).double()] * 2)
+    powers = torch.stack([p.moment(n) for n in range(1, 5)])
+    mean, square = powers[0], powers[1]
+    expected = torch.stack(
+        [
+            torch.stack([square - mean**2, powers[2] - mean * square]),
+            torch.stack([powers[2] - mean * square, powers[3] - square**2]),
+        ]
+    )
+    torch.testing.assert_close(found[1:, 1:], expected)
+    with pytest.raises(NotImplementedError, match="mode exists for laws without atoms"):
+        _ = p.mode
 
 
 @pytest.mark.parametrize(

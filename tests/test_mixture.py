@@ -410,3 +410,12 @@ def test_heavy_tails_beyond_the_largest_float32() -> None:
     torch.testing.assert_close(p.mode / unit, q.mode, rtol=1e-5, atol=0)
     means = p.expect(lambda t: torch.cos(t / unit)), q.expect(torch.cos)
     torch.testing.assert_close(*means, rtol=1e-5, atol=0)
+
+
+def test_the_mode_is_found_beside_a_cut_of_another_component() -> None:
+    # The cut at 0.528 of one component lies beside the center of the other.
+    student = td.StudentT(number(4.95783), number(0.237013), number(2.817362))
+    normal = sf.Normal(number(0.550933), number(2.817362))
+    p = sf.Mixture(torch.zeros(2, dtype=DOUBLE), [student, normal])
+    t = torch.linspace(-3, 3, 6001, dtype=DOUBLE)
+    assert (p.mode - t[p.prob(t).argmax()]).abs() < 1e-3

@@ -12,6 +12,7 @@ from torch.types import _size
 from .._numerics.validation import require_shape
 from ..bases import Basis
 from ..supports import IntervalUnion, WithAtoms
+from .base import SparseDistribution
 from .univariate import Geometry, Univariate, interval_by_tails
 
 __all__ = ["MixedDistribution"]
@@ -118,6 +119,9 @@ class MixedDistribution(Univariate):
         )
         return nodes.to(self._like.dtype), weights.to(self._like.dtype)
 
+    # By the nodes of `quadrature`, atoms included.
+    _beta_covariance = SparseDistribution._beta_covariance
+
     def _expect_basis(self, psi: Basis, order: int) -> Tensor:
         return self._total(psi(self._atoms()[0]), self._continuous()[0].expect(psi, order))
 
@@ -138,6 +142,11 @@ class MixedDistribution(Univariate):
     def _from_base(self, t: Tensor) -> Tensor:
         """Turn draws of the base into draws of this law."""
         raise NotImplementedError
+
+    @property
+    def mode(self) -> Tensor:
+        """Raise NotImplementedError: there are atoms."""
+        raise NotImplementedError("mode exists for laws without atoms only")
 
     def highest_density(self, mass: Tensor | float) -> IntervalUnion:
         """Raise NotImplementedError: there are atoms."""

@@ -37,6 +37,8 @@ _KNOWN = 1e-10
 _NEAR = 1e-8
 # How much of the mass a rule may miss.
 _LOST = 1e-3
+# Rounding errors by which cuts may differ that are the same.
+_ROUNDING = 8
 # Intervals into which the search for a mode divides the neighborhood of the best location, and how
 # often.
 _INTERVALS, _ROUNDS = 8, 16
@@ -416,13 +418,13 @@ def argmax(function: Callable[[Tensor], Tensor], cuts: Tensor) -> Tensor:
     ordered = sort_cuts(cuts)
     share = torch.linspace(0, 1, _INTERVALS + 1, dtype=cuts.dtype, device=cuts.device)
     share = share.reshape(-1, *(1,) * ordered.dim())
-    grid = (ordered[:-1] + share * ordered.diff(dim=0)).flatten(0, 1)
+    widths = ordered.diff(dim=0)
+    grid = (ordered[:-1] + share * widths).flatten(0, 1)
     best = grid.gather(0, function(grid).argmax(0, keepdim=True))
-    # The farther of the two neighbors, as the nearer one may be the same up to rounding.
-    low = torch.where(grid < best, grid, -math.inf).amax(0, keepdim=True)
-    high = torch.where(grid > best, grid, math.inf).amin(0, keepdim=True)
-    steps = torch.cat([best - low, high - best])
-    step = torch.where(steps.isfinite(), steps, 0.0).amax(0, keepdim=True)
+    # The wider of the intervals beside it, where cuts may coincide up to rounding.
+    beside = (grid - best).abs() <= _ROUNDING * torch.finfo(best.dtype).eps * best.abs()
+    widths = (widths / _INTERVALS).expand(len(share), *widths.shape).flatten(0, 1)
+    step = torch.where(beside, widths, 0.0).amax(0, keepdim=True)
     for _ in range(_ROUNDS):
         grid = clamp(best + step * (2 * share[:, 0] - 1), ordered[0], ordered[-1])
         best, step = grid.gather(0, function(grid).argmax(0, keepdim=True)), 2 * step / _INTERVALS
