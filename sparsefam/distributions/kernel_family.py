@@ -403,7 +403,8 @@ class KernelDistribution(SparseDistribution):
         return log_positive(tail) if log else tail
 
     def _breakpoints(self) -> Tensor:
-        breaks = self.mesh.axes[0].breaks.to(self._line.intervals)
+        # Polynomials on a subinterval may have several extrema.
+        breaks = self.mesh.axes[0].halved().breaks.to(self._line.intervals)
         ends = self._line.intervals.flatten(-2)
         ends = torch.where(ends.isinf(), math.nan, ends)
         return torch.cat([ends, breaks.expand(*self.batch_shape, -1)], -1)
