@@ -6,7 +6,7 @@ BIN := .venv/bin
 STAMP := .venv/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint docs dist first-call bench accuracy inference gallery clean
+.PHONY: help demo test test-slow lint check docs dist first-call bench accuracy inference gallery clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,10 +22,15 @@ test: $(STAMP) ## the test suite, doctests included: 5 minutes on two quiet core
 test-slow: $(STAMP) ## the tests marked slow
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow
 
-lint: $(STAMP) ## ruff and mypy
+lint: $(STAMP) ## ruff, mypy, spelling, and the workflows
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/codespell
+	$(BIN)/zizmor --quiet --offline .github/workflows
+
+check: ## test, lint, docs and dist, as for every change
+	.ci/run
 
 # Pages of a clone from the web link to their source there.
 docs: export REPOSITORY_URL ?= $(filter https://%,$(patsubst %.git,%,$(shell git remote get-url origin 2>/dev/null)))
@@ -69,7 +74,7 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 	$(PYTHON) -m venv .venv
 	@echo "2/3 Installing torch (200 MB; on Linux from PyPI 5 GB, with CUDA: see README.md), Pyro, tools"
 	$(BIN)/pip install -c constraints.txt --upgrade pip
-	$(BIN)/pip install -c constraints.txt -e '.[estimators,plot]' --group test --group docs
+	$(BIN)/pip install -c constraints.txt -e '.[estimators,plot]' --group test --group lint --group docs
 	@echo "3/3 Installing aeon for its data files"
 	$(BIN)/pip install --no-deps aeon==1.6.0
 	touch $@

@@ -27,6 +27,7 @@ OTHERS = {
     "first_call": (5, "the first calls of a fresh clone"),
     "networks": (150, "classifiers of irregular series; starts again where it stopped"),
     "readme": (1, "the numbers of README, and lines of other libraries"),
+    "gpu": (8, "a GPU's results and times; with --count, what calls would start on one"),
     "compare": (10, "numbers of threads, or this checkout against another one"),
     "contours": (1, "errors of the contours of rows; with --fit, their constants in an hour"),
 }

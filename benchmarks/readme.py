@@ -86,7 +86,7 @@ NUMBERS: tuple[tuple[str, str, Callable[[], str], str], ...] = (
     (
         "**Attention**: ",
         "accuracy of an encoder with local heads less that with `nn.MultiheadAttention`, on "
-        "samplings other than that of training, eight tasks",
+        "samplings other than that of training, nine tasks",
         _shift,
         "networks.md",
     ),
@@ -141,7 +141,7 @@ x, none = torch.randn(3, 1, 8), torch.ones(1, 3, dtype=torch.bool)
 ends = torch.tensor([[0.0, 2.0], [1.0, 3.0]])
 """
 
-NEIGHBOURS = (
+NEIGHBORS = (
     Pair(
         "a draw from [10, 11]",
         "scipy",
@@ -228,7 +228,7 @@ def row(pair: Pair) -> list[str]:
 def neighbors() -> Table:
     """Return the table of lines; a library that is not installed is reported as a failure."""
     rows, failures = [], []
-    for pair in NEIGHBOURS:
+    for pair in NEIGHBORS:
         try:
             rows.append(row(pair))
         except ImportError:

@@ -1,7 +1,7 @@
 r"""The choice of how $E_p[\psi]$ is computed: one ordered table of rules, which `expect` asks."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -9,6 +9,7 @@ from torch import Tensor
 from ._numerics.least_squares import recomputed
 from ._numerics.modes import branches_allowed
 from ._numerics.validation import LARGEST_ORDER, require_integer
+from ._types import DensityLike
 from .bases import Basis
 
 __all__ = [
@@ -25,11 +26,12 @@ __all__ = [
     "register_expect",
 ]
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
+_ClosedForm = TypeVar("_ClosedForm", bound=Callable[..., object])
+Function = Basis | Callable[[Tensor], Tensor]
 
 # Pairs of a query and a basis function in a block of contexts: large enough for threads, small
-# enough for the cache. Fewer than four blocks are not worth their while.
-_PAIRS = 2**18
+# enough for the cache of a CPU. Fewer than four blocks are not worth their while.
+_PAIRS, _DEVICE_PAIRS = 2**18, 2**24
 
 
 class Shifts(NamedTuple):
@@ -54,6 +56,7 @@ class Rule:
 
     name: str
 
+    # A rule names the types of p and psi that it serves, for which the table has it.
     def serves(self, p: Any, psi: Any, mode: Mode) -> bool:
         """Return whether the rule can be used, and is faster than those after it."""
         return True
@@ -72,15 +75,16 @@ class Rule:
         # C is contracted block by block, so that features never take (*batch, N) numbers at once.
         # `numel` would fix the sizes of an exported graph.
         pairs = p.batch_shape.numel() * len(psi) if branches_allowed() else 0
-        if pairs < 4 * _PAIRS:
+        most = _PAIRS if by_head.is_cpu else _DEVICE_PAIRS
+        if pairs < 4 * most:
             return _contract(p.expect(psi), by_head)
 
-        def block(psi: Basis, queries: Any) -> Tensor:
+        def block(psi: Basis, queries: DensityLike) -> Tensor:
             return _contract(queries.expect(psi), by_head)
 
         count = p.batch_shape[-1]
-        # Queries of a block, so that with the whole batch they make about _PAIRS pairs.
-        size = max(1, _PAIRS * count // pairs)
+        # Queries of a block, so that with the whole batch they make about as many pairs.
+        size = max(1, most * count // pairs)
         run = recomputed(psi, block)
         blocks = [p[..., first : first + size] for first in range(0, count, size)]
         return torch.cat([run(queries) for queries in blocks], -2)
@@ -94,7 +98,7 @@ def _contract(features: Tensor, by_head: Tensor) -> Tensor:
     return features.to(by_head.dtype) @ by_head
 
 
-def count_pairs(p: Any, psi: Basis) -> str:
+def count_pairs(p: DensityLike, psi: Basis) -> str:
     """Return the numbers of densities and of functions."""
     return f"{p.batch_shape.numel()} x {len(psi)} pairs"
 
@@ -104,12 +108,14 @@ class ClosedForm(Rule):
 
     name = "closed form"
 
-    def __init__(self, function: Callable[..., Any], types: tuple[type, type]) -> None:
+    def __init__(self, function: Callable[..., object], types: tuple[type, type]) -> None:
         self.function, self.types = function, types
 
     def means(self, p: Any, psi: Any, mode: Mode) -> Tensor:
-        result: Tensor = self.function(p, psi)
-        return _first(GENERAL, p, psi, mode).means(p, psi, mode) if _declines(result) else result
+        result = self.function(p, psi)
+        if _declines(result):
+            return _first(GENERAL, p, psi, mode).means(p, psi, mode)
+        return cast(Tensor, result)
 
     def reason(self, p: Any, psi: Any, mode: Mode) -> str:
         if _declines(self.function(p, psi)):
@@ -128,7 +134,7 @@ TABLE: dict[tuple[type, type], tuple[Rule, ...]] = {}
 GENERAL: list[Rule] = []
 
 
-def register_expect(distribution: type, basis: type) -> Callable[[_Function], _Function]:
+def register_expect(distribution: type, basis: type) -> Callable[[_ClosedForm], _ClosedForm]:
     r"""Register the decorated function as the closed form of $E_p[\psi(t)]$ for a pair of types.
 
     The function receives `(p, psi)` and returns a tensor (*batch, N), or `NotImplemented` to leave
@@ -155,7 +161,7 @@ def register_expect(distribution: type, basis: type) -> Callable[[_Function], _F
         if not isinstance(value, type):
             raise ValueError(f"{name} must be a class, got {value!r}")
 
-    def decorator(function: _Function) -> _Function:
+    def decorator(function: _ClosedForm) -> _ClosedForm:
         TABLE[distribution, basis] = (ClosedForm(function, (distribution, basis)),)
         return function
 
@@ -171,32 +177,32 @@ def nearest(distribution: type, basis: type) -> tuple[Rule, ...]:
     return ()
 
 
-def _first(rules: Iterable[Rule], p: Any, psi: object, mode: Mode) -> Rule:
+def _first(rules: Iterable[Rule], p: DensityLike, psi: Function, mode: Mode) -> Rule:
     for rule in rules:
         if rule.serves(p, psi, mode):
             return rule
     raise AssertionError("the last rule must serve all pairs")
 
 
-def choose(p: Any, psi: object, mode: Mode) -> Rule:
+def choose(p: DensityLike, psi: Function, mode: Mode) -> Rule:
     """Return the first rule that serves a density and a basis, or a function."""
     return _first((*nearest(type(p), type(psi)), *GENERAL), p, psi, mode)
 
 
-def means(p: Any, psi: object, mode: Mode) -> Tensor:
+def means(p: DensityLike, psi: Function, mode: Mode) -> Tensor:
     """Return expectations, as `SparseDistribution.expect` does."""
     p._check_function(psi)
     require_integer("order", mode.order, 1, LARGEST_ORDER)
     return choose(p, psi, mode).means(p, psi, mode)
 
 
-def contexts(p: Any, psi: Basis, by_head: Tensor, mode: Mode) -> Tensor:
+def contexts(p: DensityLike, psi: Basis, by_head: Tensor, mode: Mode) -> Tensor:
     r"""Return contexts $E_p[\psi]^\top C$ (*batch, E), with coefficients C (*batch[:-1], N, E)."""
     mode = mode._replace(contexts=True)
     return choose(p, psi, mode).contexts(p, psi, by_head, mode)
 
 
-def explain(p: Any, psi: Any, order: int = 64, *, contexts: bool = False) -> str:
+def explain(p: DensityLike, psi: Function, order: int = 64, *, contexts: bool = False) -> str:
     r"""Return which rule `p.expect(psi, order)` follows, and why, in a line.
 
     Args:
@@ -220,5 +226,5 @@ def explain(p: Any, psi: Any, order: int = 64, *, contexts: bool = False) -> str
     return _explain(choose(p, psi, mode), p, psi, mode)
 
 
-def _explain(rule: Rule, p: Any, psi: object, mode: Mode) -> str:
+def _explain(rule: Rule, p: DensityLike, psi: Function, mode: Mode) -> str:
     return f"{rule.name}: {rule.reason(p, psi, mode)}"

@@ -75,6 +75,7 @@ class FeatureMap(ABC):
 
 def _with_batched_features(columns: Tensor, weights: Tensor, lead: Size, batch: Size) -> Tensor:
     """Sum columns (*batch, I, q), each location with the functions of its own density."""
+    # All functions are evaluated at all locations, of which each density keeps its own.
     sums = (weights.unsqueeze(-2) @ columns).squeeze(-2)
     sums = sums.expand(*batch, -1).movedim(-1, 0)  # (q, *batch)
     full = broadcast_shapes(lead, batch)
@@ -210,6 +211,7 @@ class BasisFeatures(FeatureMap):
         if not isinstance(basis, Basis):
             raise ValueError(f"basis must be a basis, got {basis!r}")
         self.basis = basis
+        # They only say where to look for narrow functions.
         with torch.no_grad():
             self.points = _points_of(basis)
 
@@ -239,6 +241,7 @@ def _points_of(basis: Basis) -> Tensor:
         return torch.cartesian_prod(*axes).reshape(-1, len(axes))
     if isinstance(basis, GaussianRBF):
         return basis.centers.double().reshape(len(basis), -1)
+    # B-splines are centered in their supports; waves and powers are nowhere narrow.
     ends = basis.effective_support
     if ends is None:
         device = [*basis.buffers(), *basis.parameters(), torch.empty(0)][0].device

@@ -75,6 +75,7 @@ def rpm(
         raise ValueError(f"base must be None for {type(score).__name__}, got {base!r}")
     if number is not None and not as_number(number) >= 1:
         raise ValueError(f"alpha must be at least 1, got {alpha!r}")
+    # Numbers have classes with simpler formulas; a tensor alpha, which may be learned, has not.
     # functools.singledispatch would not compile in the oldest torch that is supported.
     if isinstance(score, scores.Quadratic):
         if number == 1:

@@ -2,10 +2,10 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import reduce
 from itertools import chain, combinations_with_replacement
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Size, Tensor, nn
@@ -14,7 +14,7 @@ from typing_extensions import Self
 
 from ._numerics.dirichlet_energy import energy_scale, gaussian_energy, quadrature_energy
 from ._numerics.gaussian_interval import negligible_distance
-from ._numerics.modes import values_are_readable
+from ._numerics.modes import branches_allowed, outside_modes, traced, values_are_readable
 from ._numerics.special import normal_density
 from ._numerics.spline import nonzero_splines
 from ._numerics.validation import (
@@ -23,6 +23,7 @@ from ._numerics.validation import (
     require,
     require_covariance,
     require_integer,
+    require_tensor,
 )
 from .supports import Box
 
@@ -44,6 +45,8 @@ Interval = tuple[float, float]
 _PANELS, _FUNCTIONS = 8, 2
 # Most axes and most monomials of a basis.
 _MOST_AXES, _MOST_MONOMIALS = 1000, 10**6
+# Numbers in a matrix that a basis keeps, and how many it keeps.
+_LARGEST_KEPT, _MOST_KEPT = 2**18, 8
 
 
 def _tensors(**values: Values) -> tuple[Tensor, ...]:
@@ -76,6 +79,8 @@ class Basis(nn.Module, ABC):
     """
 
     event_shape: Size = Size()
+    # Matrices made of the functions, with the buffers and their versions that they were made of.
+    _kept: dict[Hashable, tuple[list[Tensor], list[int], Tensor]] | None = None
 
     @abstractmethod
     def forward(self, t: Tensor) -> Tensor:
@@ -159,6 +164,35 @@ class Basis(nn.Module, ABC):
         """
         return torch.diagonal(self(t), dim1=-2, dim2=-1)
 
+    def _keep(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
+        """Return a matrix that depends on the functions only, made once while they are constant.
+
+        Making it takes many small operations, each of which a device has to be told to start.
+
+        Args:
+            key: A name, and all else on which the matrix depends.
+            make: Makes the matrix.
+        """
+        if not branches_allowed() or traced() or any(True for _ in self.parameters()):
+            return make()
+        buffers = list(self.buffers())
+        plain = all(type(x) is Tensor and not x.requires_grad for x in buffers)
+        if not buffers or not plain or any(x.is_inference() for x in buffers):
+            return make()
+        versions = [x._version for x in buffers]
+        kept = self._kept = {} if self._kept is None else self._kept
+        if key in kept:
+            tensors, before, matrix = kept[key]
+            if versions == before and all(x is y for x, y in zip(buffers, tensors, strict=True)):
+                return matrix
+        with outside_modes():
+            matrix = make()
+        if matrix.numel() <= _LARGEST_KEPT:
+            while len(kept) >= _MOST_KEPT:
+                del kept[next(iter(kept))]
+            kept[key] = buffers, versions, matrix
+        return matrix
+
     def __add__(self, other: "Basis") -> "Stack":
         return Stack(self, other)
 
@@ -175,8 +209,7 @@ class Basis(nn.Module, ABC):
 
     def _check(self, t: Tensor) -> None:
         """Raise ValueError unless locations are a tensor whose shape ends in the event shape."""
-        if not isinstance(t, Tensor):
-            raise ValueError(f"locations must be a tensor, got {t!r}")
+        require_tensor("locations", t)
         if t.shape[t.dim() - len(self.event_shape) :] != self.event_shape:
             raise ValueError(
                 f"locations must end in event shape {tuple(self.event_shape)}, "
@@ -345,6 +378,7 @@ class Polynomial(Basis):
         self.degree = degree
         self.ndim = ndim
         self.event_shape = Size([ndim] if ndim else [])
+        # A monomial of degree k is a multiset of k axes.
         exponents = [
             tuple(axes.count(axis) for axis in range(ndim or 1))
             for total in range(degree + 1)
@@ -367,6 +401,7 @@ class Polynomial(Basis):
         powers = t.unsqueeze(-1) ** torch.arange(self.degree + 1, device=t.device)
         if not self.event_shape:
             return powers
+        # Powers of each coordinate are taken once, and picked for each monomial.
         columns = zip(powers.unbind(-2), self.exponents.unbind(-1), strict=True)
         return reduce(torch.mul, [power[..., k] for power, k in columns])
 
@@ -469,14 +504,14 @@ class GaussianRBF(Basis):
         learned = self.centers.requires_grad or self.widths.requires_grad
         self._last_read = None if learned else (self.centers, self.widths, self._values())
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # A module's tensors are replaced: keep their values without reading those on a device.
         extent = self.extent() if self._last_read is not None else None
         super()._apply(fn, recurse)
         self._last_read = None if extent is None else (self.centers, self.widths, extent)
         return self
 
-    def _load_from_state_dict(self, *args: Any) -> None:
+    def _load_from_state_dict(self, *args: object) -> None:
         super()._load_from_state_dict(*args)
         self._read_extent()
 
@@ -513,6 +548,7 @@ class GaussianRBF(Basis):
                 f"n must be a positive integer to the power ndim={ndim} times "
                 f"len(widths)={len(widths)}, got {n}"
             )
+        # linspace would put a single center at the low end.
         first = low if count > 1 else (low + high) / 2
         axis = torch.linspace(first, high, count, dtype=widths.dtype, device=widths.device)
         centers = torch.cartesian_prod(*[axis] * ndim)
@@ -531,6 +567,7 @@ class GaussianRBF(Basis):
             widths = cast(Tensor, self.covariance).detach().diagonal(dim1=-2, dim2=-1).sqrt()
         else:
             widths = self.widths.detach().unsqueeze(-1)
+        # Between centers functions overlap; a single center has no range but its width.
         margin = torch.where(low < high, 0, widths.reshape(-1, widths.shape[-1]).amax(0))
         return tuple(zip((low - margin).tolist(), (high + margin).tolist(), strict=True))
 
@@ -652,6 +689,7 @@ class BSpline(Basis):
         if self.degree:
             return quadrature_energy(self.in_float64, [knots], scale, self.degree + 1)
         # Indicators have no slope: take the energy of straight lines between their middles.
+        # A step function is compared with the line through its values at the middles.
         middles = (knots[1:] + knots[:-1]) / 2
         steep = scale[0] / middles.diff()
         matrix = (pad(steep, (1, 0)) + pad(steep, (0, 1))).diag()

@@ -2,50 +2,31 @@ r"""Fenchel-Young losses of scores, last layers that are trained with them, and 
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution
 from torch.nn.functional import softplus
 
-from . import distributions
 from ._numerics.deformed import log_beta
 from ._numerics.quadrature import line_integral
-from ._numerics.validation import as_number, as_tensors, broadcast_shapes, require, require_integer
+from ._numerics.validation import (
+    as_number,
+    as_tensors,
+    broadcast_shapes,
+    require,
+    require_integer,
+    require_tensor,
+)
 from ._prediction_map import rpm
-from .distributions import (
-    BetaGaussian,
-    BetaLaplace,
-    Laplace,
-    MultivariateBetaGaussian,
-    MultivariateNormal,
-    Normal,
-    SparseCategorical,
-    SparseDistribution,
-)
+from .distributions import SparseCategorical, SparseDistribution
 from .distributions._kernel.base_measure import Base
-from .distributions._torch_adapter import cuts_of, to_float64
+from .distributions._torch_adapter import to_float64
 from .distributions.kernel_family import KernelDistribution
-from .scores import (
-    AbsoluteDeviation,
-    FeatureExpansion,
-    Finite,
-    LocationScale,
-    LogDensity,
-    MultivariateQuadratic,
-    Quadratic,
-    Score,
-)
+from .scores import AbsoluteDeviation, Finite, LocationScale, LogDensity, Quadratic, Score
 
-__all__ = [
-    "ClassificationHead",
-    "FenchelYoungLoss",
-    "RegressionHead",
-    "conjugate",
-    "fenchel_young",
-    "mmd",
-]
+__all__ = ["ClassificationHead", "RegressionHead", "conjugate", "fenchel_young", "mmd"]
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -104,7 +85,8 @@ def fenchel_young(
         >>> fenchel_young(score, torch.tensor([0.5, 3.0]), alpha=2.0)  # 3.0 is off the support
         tensor(2.4194)
     """
-    _require_reduction(reduction)
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
     if not isinstance(score, Score):
         raise ValueError(f"score must be one of sparsefam.scores, got {score!r}")
     if isinstance(score, Finite):
@@ -130,17 +112,11 @@ def conjugate(score: Score, p: SparseDistribution) -> Tensor:
 
     Args:
         score: The score f.
-        p: Its prediction map.
-
-    Raises:
-        ValueError: `p` not of the kind that `rpm` makes of the score.
+        p: Its prediction map, as `rpm` returns it.
 
     References:
         Blondel, Martins and Niculae (2020), Learning with Fenchel-Young losses, section 3.
     """
-    kinds = [made for kind, made in _MAPS if isinstance(score, kind)]
-    if not isinstance(p, kinds[0] if kinds else SparseDistribution):
-        raise ValueError(f"p must be the prediction map of {type(score).__name__}, got {p!r}")
     if isinstance(score, Finite):
         return _mean_score(cast(SparseCategorical, p).probs, score) + p.tsallis_entropy()
     # The Tsallis entropy is -Omega(p).
@@ -193,6 +169,7 @@ def mmd(
     t, x = (y if p.event_shape else y.unsqueeze(-1) for y in (nodes, samples.to(p._like)))
     t, x = t.movedim(0, -2) / width, x.movedim(0, -2) / width
     w, even = weights.movedim(0, -1).unsqueeze(-1), x.new_full((len(samples), 1), 1 / len(samples))
+    # The squared norm of mu_p - mu_n, multiplied out: Gretton et al. (2012), eq. 2.
     within_density = (w * _mean_kernel(t, t, w)).sum((-1, -2))
     between, within_samples = (_mean_kernel(x, *y).mean((-1, -2)) for y in ((t, w), (x, even)))
     return within_density - 2 * between + within_samples
@@ -215,21 +192,11 @@ def _mean_kernel(x: Tensor, t: Tensor, weights: Tensor) -> Tensor:
 def _order_for(p: SparseDistribution, width: Tensor) -> int:
     """Return the order of quadrature whose nodes resolve Gaussians of a width."""
     low, high = p.quadrature(_FEWEST)[0].aminmax(dim=0)
+    # Nodes of an order divide the extent of the density into about so many pieces.
     order = math.ceil(_DENSITY * float(((high - low) / width).max()))
     rule = f"at least {_DENSITY / _MOST:.1g} of the extent of the density"
     require(torch.tensor(order <= _MOST), "width", rule, width)
     return max(_FEWEST, order)
-
-
-# The density that `rpm` returns for each kind of score; for a log density it is any.
-_MAPS: list[tuple[type[Score], Any]] = [
-    (Quadratic, (Normal, BetaGaussian)),
-    (MultivariateQuadratic, (MultivariateNormal, MultivariateBetaGaussian)),
-    (AbsoluteDeviation, (Laplace, BetaLaplace)),
-    (LocationScale, distributions.LocationScale),
-    (FeatureExpansion, KernelDistribution),
-    (Finite, SparseCategorical),
-]
 
 
 def _mean_score(probs: Tensor, score: Finite) -> Tensor:
@@ -237,16 +204,10 @@ def _mean_score(probs: Tensor, score: Finite) -> Tensor:
     return (probs * score.scores.masked_fill(probs == 0, 0.0)).sum(-1)
 
 
-def _require_reduction(reduction: str) -> None:
-    if reduction not in ("mean", "sum", "none"):
-        raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
-
-
 def _reduced(losses: Tensor, weight: Tensor | None, reduction: Reduction) -> Tensor:
     if weight is None:
         return losses if reduction == "none" else cast(Tensor, getattr(losses, reduction)())
-    if not isinstance(weight, Tensor):
-        raise ValueError(f"weight must be a tensor, got {weight!r}")
+    require_tensor("weight", weight)
     require(torch.isfinite(weight) & (weight >= 0), "weight", "finite, at least 0", weight)
     require((weight > 0).any(), "weight", "positive somewhere", weight)
     try:
@@ -286,16 +247,16 @@ def _scores_of_categories(score: Finite, target: Tensor, p: SparseDistribution) 
     return table.gather(-1, target.expand(shape).unsqueeze(-1)).squeeze(-1)
 
 
-def _term_of_density(target: Any, score: Score, p: SparseDistribution) -> Tensor:
+def _term_of_density(target: Distribution, score: Score, p: SparseDistribution) -> Tensor:
     r"""Return $\Omega_\alpha(q) - E_q[f]$ of a density or categorical distribution q (*batch)."""
-    discrete = isinstance(target, (SparseCategorical, Categorical))
+    categorical = target if isinstance(target, (SparseCategorical, Categorical)) else None
     if isinstance(score, Finite):
         size = score.scores.shape[-1]
-        if not discrete or target.probs.shape[-1] != size:
+        if categorical is None or categorical.probs.shape[-1] != size:
             raise ValueError(f"target must be a distribution of {size} categories, got {target!r}")
-        q = SparseCategorical(target.probs, p.alpha, validate_args=False)
+        q = SparseCategorical(categorical.probs, p.alpha, validate_args=False)
         return -q.tsallis_entropy() - _mean_score(q.probs, score)
-    if discrete:
+    if categorical is not None:
         raise ValueError(f"target must be a density for {type(score).__name__}, got {target!r}")
     if target.event_shape != p.event_shape:
         raise ValueError(
@@ -325,11 +286,11 @@ def _term_of_density(target: Any, score: Score, p: SparseDistribution) -> Tensor
     if p.event_shape:
         integral: Tensor = density.expect(cost)
     else:
-        integral = line_integral(integrand, _with_kinks(cuts_of(density), f))
+        integral = line_integral(integrand, _with_kinks(density._cuts(), f))
     return integral.to(p._like.dtype)
 
 
-def _log_base(p: Any) -> Callable[[Tensor], Tensor]:
+def _log_base(p: SparseDistribution) -> Callable[[Tensor], Tensor]:
     """Return the log density relative to which entropies are; 0 if there is no base."""
     if not isinstance(p, KernelDistribution):
         return lambda t: t.new_zeros(())
@@ -340,36 +301,9 @@ def _log_base(p: Any) -> Callable[[Tensor], Tensor]:
 def _with_kinks(cuts: Tensor, score: Score) -> Tensor:
     if not isinstance(score, (AbsoluteDeviation, LocationScale)):
         return cuts
+    # Quadrature is exact to rounding only between points at which the score is smooth.
     kink = score.loc.double().expand(cuts.shape[:-1]).unsqueeze(-1)
     return torch.cat([cuts, kink.clamp(cuts.amin(-1, True), cuts.amax(-1, True))], -1)
-
-
-class FenchelYoungLoss(nn.Module):
-    """`fenchel_young` as a module, called with a score and a target.
-
-    Args:
-        alpha: Entropic index, at least 1 and finite.
-        base: Base density of expansions in kernels or a basis.
-        reduction: "mean", "sum" or "none".
-
-    Raises:
-        ValueError: `alpha` below 1 or infinite; another reduction.
-    """
-
-    def __init__(
-        self, alpha: float = 2.0, base: Base = None, reduction: Reduction = "mean"
-    ) -> None:
-        super().__init__()
-        _require_reduction(reduction)
-        self.alpha, self.base, self.reduction = checked_alpha(alpha), base, reduction
-
-    def forward(
-        self, score: Score, target: Tensor | Distribution, weight: Tensor | None = None
-    ) -> Tensor:
-        """Return the loss; see `fenchel_young`."""
-        return fenchel_young(
-            score, target, self.alpha, base=self.base, weight=weight, reduction=self.reduction
-        )
 
 
 def checked_alpha(alpha: float) -> float:
@@ -434,6 +368,7 @@ class RegressionHead(_Head):
     def __init__(self, in_features: int, alpha: float = 2.0) -> None:
         super().__init__(in_features, 2, alpha)
         with torch.no_grad():
+            # Near the mean 0 and the deviation 1 of standardized targets.
             self.linear.bias.copy_(torch.tensor([0.0, _BIAS]))
 
     def score(self, features: Tensor) -> Quadratic:

@@ -110,6 +110,7 @@ class MultivariateQuadratic(Score):
         size = self.loc.shape[-1]
         if t.shape[-1:] != (size,):
             raise ValueError(f"t must have shape (..., {size}), got {tuple(t.shape)}")
+        # (t - mu)' Sigma^-1 (t - mu) = |L^-1 (t - mu)|^2.
         offset = (t - self.loc).unsqueeze(-1)
         u: Tensor = torch.linalg.solve_triangular(self.sigma_tril.to(offset), offset, upper=False)
         return -0.5 * u.square().sum((-2, -1))
@@ -173,6 +174,7 @@ class FeatureExpansion(Score):
         """Evaluate the score at locations t (*S, *batch[, D]), broadcast against the batch."""
         batch = broadcast_shapes(self.weights.shape[:-1], self.features.batch)
         located = t if self.features.dim > 1 else t.unsqueeze(-1)
+        # Functions are computed in float64, their sums in the wider dtype of weights and locations.
         dtype = torch.promote_types(self.weights.dtype, t.dtype)
         return self.features.score(self.weights.to(dtype), located, batch)
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Size, Tensor
@@ -52,21 +51,22 @@ def box_of(name: str, domain: Domain, ndim: int | None) -> Box:
     Raises:
         ValueError: If it is neither, or ends are not finite or do not increase.
     """
-    box: Sequence[Any] = [domain] * (ndim or 1) if _is_interval(domain) else domain
-    is_sequence = isinstance(box, Sequence) and len(box) > 0
+    sides: Sequence[object] = [domain] * (ndim or 1) if _interval(domain) else domain
+    is_sequence = isinstance(sides, Sequence) and len(sides) > 0
     if ndim is None:
-        ndim = len(box) if is_sequence else 1
-    if not is_sequence or len(box) != ndim or not all(_is_interval(side) for side in box):
+        ndim = len(sides) if is_sequence else 1
+    box = [_interval(side) for side in sides] if is_sequence else []
+    if len(box) != ndim or None in box:
         pairs = f", or {ndim} such pairs" if ndim > 1 else ""
         raise ValueError(f"{name} must be two finite numbers that increase{pairs}, got {domain}")
-    return tuple((float(low), float(high)) for low, high in box)
+    return tuple(side for side in box if side is not None)
 
 
-def _is_interval(side: object) -> bool:
+def _interval(side: object) -> tuple[float, float] | None:
     if not isinstance(side, Sequence) or len(side) != 2:
-        return False
+        return None
     low, high = map(as_number, side)
-    return -math.inf < low < high < math.inf
+    return (low, high) if -math.inf < low < high < math.inf else None
 
 
 # Constraints of parameters. Unlike torch's they exclude infinity.
@@ -271,6 +271,7 @@ class IntervalUnion(Constraint):
             raise ValueError(f"intervals must have shape (*batch, K >= 1, 2), got {shape}")
         ends = intervals.detach().flatten(-2)
         present = ~ends.isnan()
+        # Comparisons with NaN are false: padding needs an exception.
         ascending = (ends[..., 1:] >= ends[..., :-1]) | ~present[..., 1:]
         valid = ascending.all(-1) & present[..., 0] & (present.sum(-1) % 2 == 0)
         rule = "one or more pairs of ends that ascend, padded with NaN"
@@ -282,6 +283,7 @@ class IntervalUnion(Constraint):
         """Merge intervals (*batch, K, 2) in any order, which may overlap or be NaN."""
         lower, upper = intervals.unbind(-1)
         present = ~lower.isnan()
+        # Padding is sorted behind all intervals.
         lower, order = torch.where(present, lower, math.inf).sort(dim=-1, stable=True)
         upper = torch.where(present, upper, -math.inf).gather(-1, order)
         present, highest = present.gather(-1, order), upper.cummax(-1).values
@@ -373,6 +375,7 @@ class AnyOf(Constraint):
     def check(self, value: Tensor) -> Tensor:
         """Return whether each location lies in at least one of the supports."""
         require_tensor("value", value)
+        # The last batch dimension counts members, which a location does not have.
         if self._batched:
             value = value.unsqueeze(-1 - self.event_dim)
         members = torch.broadcast_tensors(*(support.check(value) for support in self.supports))
@@ -451,6 +454,7 @@ class EllipsoidTransform(Transform):
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
         """Compute the logarithm of the volume factor (*batch)."""
+        # t = mu + L u with |L| the product of its diagonal, and u the image of x in the ball.
         diagonal = self.codomain.scale_tril.diagonal(dim1=-2, dim2=-1)
         return space_to_ball_log_det(x) + diagonal.log().sum(-1)
 
@@ -514,6 +518,7 @@ class OntoIntervals(Transform):
         return torch.minimum(torch.maximum(t, low), high)
 
     def _inverse(self, y: Tensor) -> Tensor:
+        # The last interval that begins at or before y; NaN begins nowhere.
         index = (self._ends[..., 0] <= y.unsqueeze(-1)).sum(-1, keepdim=True).sub(1).clamp_min(0)
         return torch.logit((self._shrink(y) + self._gap(index)) / self._total[..., -1])
 
@@ -543,6 +548,7 @@ def _bijection_onto_union(constraint: IntervalUnion) -> Transform:
             f"got {constraint}"
         )
     below, above = bool(lower.isfinite().all()), bool(upper.isfinite().all())
+    # torch has bijections onto bounded intervals, half-lines and the line.
     line: Constraint = constraints.real
     if below and above:
         line = constraints.interval(lower, upper)

@@ -143,7 +143,7 @@ class Case:
     def of(self, **leaves: Tensor) -> SparseDistribution:
         """The distribution of parameters: of a factor only its lower triangle."""
         tril = {k: v.tril() for k, v in leaves.items() if k == "scale_tril"}
-        return self.family.make(**{**leaves, **tril})  # torch 2.7 cannot trace `|` of dicts
+        return self.family.make(**(leaves | tril))
 
     @cached_property
     def batch_shape(self) -> Size:

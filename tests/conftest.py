@@ -15,6 +15,23 @@ torch.set_num_threads(1)
 settings.register_profile("sparsefam", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("sparsefam")
 
+# How many slow tests each file has, of those that were collected.
+SLOW = pytest.StashKey[dict[str, int]]()
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` leaves any out
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    slow = dict.fromkeys((item.path.name for item in items), 0)
+    for item in items:
+        slow[item.path.name] += item.get_closest_marker("slow") is not None
+    config.stash[SLOW] = slow
+
+
+@pytest.fixture
+def slow_tests(request: pytest.FixtureRequest) -> dict[str, int]:
+    """How many slow tests each file has, of those that were collected."""
+    return request.config.stash[SLOW]
+
 
 @pytest.fixture(autouse=True)
 def seed() -> None:

@@ -132,7 +132,9 @@ def test_positions_left_out_are_spread_over_the_domain(score: str) -> None:
             assert torch.allclose(context[b], layer(query[b], *alone)[0], rtol=1e-9)
 
 
-@pytest.mark.parametrize(("score", "norm_first"), [("kernel", False), ("moments", True)])
+@pytest.mark.parametrize(
+    ("score", "norm_first"), [("kernel", False), ("moments", True), ("local", True)]
+)
 def test_torch_encoders_call_the_layer(score: str, norm_first: bool) -> None:
     options = {"batch_first": True, "dtype": DOUBLE, "norm_first": norm_first}
     block, x = nn.TransformerEncoderLayer(4, 2, 8, 0.0, **options), data()[1]

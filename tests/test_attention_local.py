@@ -260,14 +260,6 @@ def test_padding_does_not_count() -> None:
     torch.testing.assert_close(found[:1, :6], layer(cut, cut, cut, t[:1, :6])[0])
 
 
-def test_torch_encoders_call_the_layer() -> None:
-    block = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True, norm_first=True)
-    block.self_attn = ContinuousAttention(8, 2, score="local", batch_first=True)
-    encoder = nn.TransformerEncoder(block, 2, enable_nested_tensor=False)
-    x = torch.randn(3, 7, 8)
-    assert encoder(x).shape == x.shape and encoder.eval()(x).isfinite().all()
-
-
 @pytest.mark.parametrize(("kind", "alpha"), [("local", 2.0), ("split", "learned")])
 def test_compiled_and_mapped_layers_are_the_same(kind: str, alpha: Any, unchecked: None) -> None:
     """A graph without the values of positions has the same waves."""
@@ -358,19 +350,6 @@ def test_a_readout_does_not_depend_on_where_frames_are_dense() -> None:
     even, dense = torch.rand(1, 4000), torch.rand(1, 4000) ** 3
     found, due = (Readout(1)(t, torch.cos(3 * t).unsqueeze(-1)) for t in (dense, even))
     assert (found - due).abs() < 5e-3 < 0.3 < (torch.cos(3 * dense).mean() - due).abs()
-
-
-def test_ends_of_a_readout_are_learned() -> None:
-    readout = Readout(2, learned=True).double()
-    t, values = torch.rand(3, 30, dtype=DOUBLE), torch.randn(3, 30, 4, dtype=DOUBLE)
-
-    def means(loc: Tensor, log_scale: Tensor) -> Tensor:
-        parts = {"loc": loc, "log_scale": log_scale}
-        found: Tensor = torch.func.functional_call(readout, parts, (t, values))
-        return found
-
-    assert torch.autograd.gradcheck(means, (readout.loc, readout.log_scale))
-    torch.testing.assert_close(readout(t, values), Readout(2).double()(t, values))
 
 
 # Refusals

@@ -1,5 +1,6 @@
 """Bases against scipy and numpy, their gradients, and the arguments that they refuse."""
 
+import copy
 import itertools
 import math
 import re
@@ -308,7 +309,7 @@ ERRORS: list[tuple[Callable[[], object], str]] = [
     (lambda: Product(nn.Linear(1, 1)), "bases must be .*'Linear'"),
     (lambda: Product(Polynomial(1, ndim=2)), r"bases must take numbers.*got \(2,\)"),
     (lambda: Fourier([1.0]) + Polynomial(1, ndim=1), r"one event shape, got \[\(\), \(1,\)\]"),
-    (lambda: Polynomial(1)(1.0), "locations must be a tensor, got 1.0"),
+    (lambda: Polynomial(1)(1.0), "locations must be a tensor, got float"),
 ]
 test_bad_arguments_are_named = refused(ERRORS, ids=[m for _, m in ERRORS])
 
@@ -347,3 +348,27 @@ def test_roughness_is_the_integral_of_squared_slopes(name: str) -> None:
         expected = torch.tensor([[2.0, -2.0], [-2.0, 2.0]], dtype=DOUBLE)
     found = basis.roughness(box)
     assert (found - expected).abs().max() < 1e-6 * expected.abs().max()
+
+
+def test_matrices_are_kept_while_functions_are_constant() -> None:
+    basis, made = GaussianRBF.grid(4, 0.3), []
+
+    def matrix(basis: Basis, key: str = "a") -> Tensor:
+        return basis._keep(key, lambda: made.append(1) or basis.own(torch.zeros(4)))
+
+    assert matrix(basis) is matrix(basis)
+    matrix(basis, "b")
+    assert len(made) == 2
+    before = matrix(basis).clone()
+    basis.widths.mul_(2)
+    assert not torch.equal(matrix(basis), before)
+    basis.load_state_dict(GaussianRBF.grid(4, 0.3).state_dict())
+    assert torch.equal(matrix(basis), before)
+    assert matrix(basis.double()).dtype == torch.float64
+    assert matrix(copy.deepcopy(basis)) is not matrix(basis)
+    with torch.inference_mode():
+        inside = matrix(basis, "c")
+    assert not inside.is_inference() and matrix(basis, "c") is inside
+    learned = GaussianRBF(nn.Parameter(torch.arange(4.0)), 1.0)
+    assert matrix(learned) is not matrix(learned)
+    assert matrix(learned).requires_grad

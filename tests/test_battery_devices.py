@@ -71,7 +71,7 @@ DRAWS: dict[str, Callable[[SparseDistribution], Tensor]] = {
 }
 # What is asked each time; the others with the slow tests.
 OFTEN = ("log_prob", "entropy", "kl", "expect-GaussianRBF", "sample", "rsample", "support")
-# What reads values, and docs/troubleshooting.md lists: the meshes of kernel densities, and whether
+# What reads values, and docs/gpu.md lists: the meshes of kernel densities, and whether
 # the support of a truncated density has one interval.
 DIVERGENCES = ("kl", "tsallis", "bregman")
 READS_VALUES: dict[str, tuple[str, ...]] = {

@@ -13,7 +13,6 @@ from references import tanh_sinh
 from torch import Tensor
 
 from sparsefam import SparseDistribution, Truncated
-from sparsefam.distributions._torch_adapter import cuts_of
 
 # Of a Beta density, quantiles may be ends where it is infinite.
 DRAWN = [
@@ -69,7 +68,7 @@ def test_quantities_are_finite_and_agree(case: Case, data: Any) -> None:
 
 def between(p: SparseDistribution, t: Tensor) -> Tensor:
     """Integrals of the density between locations, cut where it may not be smooth."""
-    cuts = [c for c in cuts_of(p).tolist() if t[0] < c < t[-1]]
+    cuts = [c for c in p._cuts().tolist() if t[0] < c < t[-1]]
     marks = sorted({*t.tolist(), *cuts})
     rules = [tanh_sinh(0.1, a, b) for a, b in pairwise(marks)]
     nodes, weights = (torch.as_tensor(np.stack(x)) for x in zip(*rules, strict=True))

@@ -24,6 +24,7 @@ from benchmarks import (
     estimation,
     expect,
     first_call,
+    gpu,
     grids,
     harness,
     held_out,
@@ -498,6 +499,41 @@ def test_scores_are_those_of_scikit_learn() -> None:
     assert found["accuracy"] == pytest.approx(metrics.accuracy_score(labels, classes))
     assert found["F1"] == pytest.approx(metrics.f1_score(labels, classes, average="macro"))
     assert found["log loss"] == pytest.approx(metrics.log_loss(labels, shares))
+
+
+def test_a_gpu_is_tried_on_a_cpu(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    small = ["--device", "cpu", "--small", "--results", str(path), "--part"]
+    assert gpu.main([*small, "right"]) == 0
+    assert gpu.main([*small, "fast", "--minutes", "0"]) == 0
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert {row["part"] for row in rows} == {"right", "fast"}
+    assert all("error" in row for row in rows if row["part"] == "right")
+    assert all("left out" in row for row in rows if row["part"] == "fast")
+
+
+def test_failures_on_a_gpu_are_results(tmp_path: Path) -> None:
+    results = gpu.Results(tmp_path / "results.jsonl")
+    results.add("fast", "wrong", lambda: {"ms": 1 / 0})
+    results.add("fast", "slow", lambda: {"ms": 1})
+    assert results.failures == ["fast, wrong: ZeroDivisionError: division by zero"]
+    assert len(results.path.read_text().splitlines()) == 2
+
+
+# Operations that a device is told to start, forward and backward.
+STARTED = {
+    "layer, quadratic": 265,
+    "layer, local": 235,
+    "layer, mixture of 8": 290,
+    "expect 4096 x 128, α = 2": 240,
+    "expect 1024 x 196, 2-D": 940,
+}
+
+
+@pytest.mark.parametrize("name", STARTED)
+def test_few_operations_are_started(name: str) -> None:
+    rows = {call: counts for call, *counts in gpu.count_table([name]).rows}
+    assert sum(map(int, rows[name][:2])) <= STARTED[name]
 
 
 def test_commands_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -125,19 +125,6 @@ def test_weights_count_observations() -> None:
     np.testing.assert_allclose(densities(weighted), densities(repeated), atol=1e-6)
 
 
-def test_parts_are_the_whole() -> None:
-    x = two_bumps(300)
-    settings = SETTINGS | {"penalty": None}
-    model = SparseDensity(**settings)
-    for part in np.array_split(x, 2):
-        model.partial_fit(part)
-    whole = SparseDensity(**settings).fit(x)
-    np.testing.assert_allclose(densities(model), densities(whole), rtol=1e-6, atol=1e-7)
-    assert model.penalty_ == whole.penalty_
-    with pytest.raises(ValueError, match="X must be inside the support of the base"):
-        model.partial_fit([[3.0]])
-
-
 def test_draws_are_reproducible_and_leave_torch_alone() -> None:
     model = SparseDensity(bandwidth=0.2, penalty=1e-3).fit(two_bumps(50))
     torch.manual_seed(3)
@@ -318,18 +305,6 @@ def test_a_value_of_many_observations_keeps_its_mass() -> None:
     share = (np.abs(x) < 0.05).mean()
     assert float(model.density_.cdf(near).diff()) == pytest.approx(share, abs=0.04)
     assert (model.score_samples(x[:, None]) > -np.inf).mean() >= 0.99
-
-
-def test_more_data_move_the_ends() -> None:
-    x = two_uniforms(300)[:, None]
-    model = SparseDensity(**GIVEN).fit(x[:100])
-    first = model.support_
-    model.partial_fit(x[100:])
-    whole, uncut = model.support_, SparseDensity(base=box(x[:100]), **GIVEN).fit(x).support_
-    assert not np.allclose(first, whole, atol=1e-4)
-    assert (uncut[0, 0] <= whole[0, 0] <= x.min()) and (x.max() <= whole[-1, 1] <= uncut[-1, 1])
-    model.fit(np.hstack([x[:150], x[150:]]))
-    assert not hasattr(model, "support_mass_")
 
 
 def test_a_density_on_intervals() -> None:

@@ -142,18 +142,6 @@ def test_units_and_places_do_not_matter() -> None:
     np.testing.assert_allclose(far.scale_tril / unit, fit.scale_tril, rtol=1e-9)
 
 
-def test_the_support_of_two_columns_is_a_mask() -> None:
-    model = BetaGaussianDensity(alpha=2.0).fit(draws(2, 2.0, 100))
-    x, y, mask, outline = model.support_
-    cell = (x[1] - x[0]) * (y[1] - y[0])
-    area = math.pi * float(model.density_.scale_tril.det())
-    assert mask.sum() * cell == pytest.approx(area, rel=0.01)
-    assert 0.9 < np.ptp(outline[:, 0]) / (2 * float(model.density_.scale_tril[0, 0])) <= 1
-    assert (model.predict(outline) == 1).all()
-    assert not hasattr(BetaGaussianDensity(alpha=2.0), "support_")
-    assert not hasattr(BetaGaussianDensity(alpha=2.0).fit(draws(3, 2.0, 100)), "support_")
-
-
 def test_predictions_and_plots() -> None:
     x = draws(1, 1.5, 50)
     model = BetaGaussianDensity(alpha=1.5).fit(x)

@@ -167,10 +167,6 @@ def test_places_in_the_plane_that_are_not_far() -> None:
     radius = np.sort(far)[-6]  # 6 of 201 may be further away
     due = (np.min(near, 0) <= radius) | (own.predict(grid) > 0)
     np.testing.assert_array_equal(model.predict(grid) > 0, due)
-    # Rows of a mask are values of y, as in matplotlib.
-    across, up, mask, _ = model.support_
-    i, j = mask.nonzero()
-    assert (model.predict(np.stack([across[j], up[i]], 1)) == 1).all()
     assert (model.predict(model.sample(300, random_state=0)) == 1).all()
     cells = np.prod(high - low) / len(grid)
     assert np.exp(model.score_samples(grid)).sum() * cells == pytest.approx(1, abs=0.1)
@@ -202,7 +198,6 @@ test_bad_settings_are_named = refused(
         (fit(coverage=math.nan), "coverage must be a number between 0 and 1, or None, got nan"),
         (fit(coverage=0.99), "coverage=0.99 takes at least 99 observations, got 60"),
         (fit(coverage=0.9, alpha=1.0), "coverage must be None with alpha=1"),
-        (lambda: COVERED.partial_fit(NORMAL), "coverage must be None for partial_fit, got 0.9"),
         (
             lambda: COVERED.fit(NORMAL, sample_weight=1 + np.arange(60)),
             "coverage must be None .* with unequal weights, got 0.9",

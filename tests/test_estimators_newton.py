@@ -22,11 +22,9 @@ TIES = np.repeat([0.0, 0.37, 1.0], [30, 50, 20])[:, None]
 def objective(alpha: float, count: int = 12) -> tuple[Objective, KernelMesh]:
     points = torch.linspace(0, 1, count, dtype=torch.float64).unsqueeze(-1)
     kernel = Gaussian(torch.tensor([0.1], dtype=torch.float64))
-    mesh = kernel_density(kernel, points, torch.ones(count).double(), None, alpha).mesh
+    p = kernel_density(kernel, points, torch.ones(count).double(), None, alpha)
     x = torch.rand(40, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    return Objective.of(alpha, kernel, points, mesh, EXACT).with_data(
-        x, torch.ones(40).double()
-    ), mesh
+    return Objective.of(alpha, kernel, points, p, EXACT, x, torch.ones(40).double()), p.mesh
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.5])
@@ -50,11 +48,11 @@ def test_sums_over_the_data_are_those_over_nodes(rounded: bool) -> None:
     points = torch.linspace(-3, 3, 12, dtype=torch.float64).unsqueeze(-1)
     points = torch.cat([points, torch.tensor([[-300.0]])])
     kernel, base = Gaussian(torch.tensor([0.4]).double()), Normal(0.0, 1.0)
-    mesh = kernel_density(kernel, points, torch.ones(13).double(), base, 1.0).mesh
+    p = kernel_density(kernel, points, torch.ones(13).double(), base, 1.0)
     cells = replace(EXACT, unit=torch.tensor([0.1 * rounded]).double())
-    problem = Objective.of(1.0, kernel, points, mesh, cells).with_data(x, weight)
+    problem = Objective.of(1.0, kernel, points, p, cells, x, weight)
     phi = cells.mean(problem.features, x)
-    assert x.amax() > mesh.axes[0].breaks[-1]
+    assert x.amax() > p.mesh.axes[0].breaks[-1]
     torch.testing.assert_close(problem.first, weight @ phi, rtol=0, atol=1e-8 * len(x))
     second = (weight.unsqueeze(-1) * phi).mT @ phi
     torch.testing.assert_close(problem.second, second, rtol=0, atol=1e-8 * len(x))
@@ -68,14 +66,6 @@ def test_memory_does_not_grow_with_rows() -> None:
     model = SparseDensity(bandwidth=1.0, penalty=1e-4)
     few, many = (allocated_megabytes(lambda x=x: model.fit(x)) for x in (x[:2000], x))
     assert many < few + 20
-
-
-def test_later_data_may_be_narrower() -> None:
-    smooth = np.linspace(-0.2, 1.2, 40)[:, None]
-    model = SparseDensity(1.0, bandwidth=0.05, penalty=1e-8).fit(smooth)
-    model.partial_fit(TIES.repeat(1000, 0))
-    both = np.concatenate([smooth, TIES.repeat(1000, 0)])
-    assert model.loss_ == pytest.approx(-model.score(both), abs=1e-9)
 
 
 def test_what_stays_narrower_than_its_nodes_is_an_error() -> None:

@@ -10,13 +10,9 @@ import torch
 from matplotlib import pyplot
 from scipy.stats import nbinom
 from sklearn.datasets import load_iris
-from sklearn.decomposition import PCA
-from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import QuantileTransformer, StandardScaler
 from torch.distributions import Normal
 
-from sparsefam.estimators import BetaGaussianDensity, SparseDensity, quadratic_score
+from sparsefam.estimators import BetaGaussianDensity, SparseDensity
 from sparsefam.estimators._data import rounding_of
 
 RNG = np.random.default_rng(0)
@@ -174,26 +170,3 @@ def test_alpha_one_is_positive_everywhere(dim: int) -> None:
     np.testing.assert_array_equal(np.isneginf(known.score_samples(far)), far[:, 0] < 0)
     closed = SparseDensity(1.0, bounds=(0, 8), random_state=0, **fixed).fit(x)
     np.testing.assert_array_equal(np.isneginf(closed.score_samples(far)), [1, 1, 1, 1])
-
-
-# Pipelines
-def test_scores_of_pipelines_are_those_of_their_densities() -> None:
-    x = np.random.default_rng(0).permutation(load_iris().data[:, 2:3])
-    plain = SparseDensity(bandwidth=0.88, penalty=1e-3).fit(x)
-    width = 0.88 / x.std()
-    scaled = make_pipeline(StandardScaler(), SparseDensity(bandwidth=width, penalty=1e-3)).fit(x)
-    assert quadratic_score(scaled, x) == pytest.approx(quadratic_score(plain, x), rel=1e-9)
-    pipeline = make_pipeline(StandardScaler(), SparseDensity(bandwidth=width))
-    grid = {"sparsedensity__penalty": [1.0, 1e-3]}
-    search = GridSearchCV(pipeline, grid, scoring=quadratic_score, cv=3).fit(x)
-    found = search.cv_results_["mean_test_score"]
-    assert np.isfinite(found).all() and found[1] > found[0]
-    assert search.best_params_ == {"sparsedensity__penalty": 1e-3}
-
-
-@pytest.mark.parametrize("first", [QuantileTransformer(n_quantiles=20), PCA(1)], ids=str)
-def test_pipelines_without_a_determinant_are_refused(first: Any) -> None:
-    x = np.random.default_rng(0).lognormal(size=(60, 2))
-    pipeline = make_pipeline(first, BetaGaussianDensity(1.5)).fit(x)
-    with pytest.raises(ValueError, match="estimator must have linear transformers that keep"):
-        quadratic_score(pipeline, x)

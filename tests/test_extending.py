@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import test_battery_contract as contract
 import test_battery_errors as errors
@@ -16,11 +17,15 @@ import test_battery_precision as precision
 import test_battery_quantiles as quantiles
 import test_battery_sampling as sampling
 import test_battery_support as support
-from battery import BAD_VALUES, SINGLE, Case
+import torch
+from battery import BAD_VALUES, DOUBLE, SINGLE, Case
+from scipy import stats
+from scipy.integrate import quad
 from test_docs import ROOT, blocks
-from torch import Size, Tensor, ones, tensor, where
+from torch import Size, Tensor, ones, ones_like, tensor, where, zeros
 from torch.distributions import constraints
 
+import sparsefam as sf
 from sparsefam import SparseDistribution
 from sparsefam._choice import TABLE
 
@@ -77,6 +82,83 @@ def test_the_battery(
 def test_the_class_is_short() -> None:
     (code,) = (code for code in blocks(PAGE.read_text()) if "class CosinePower" in code)
     assert len(code.strip().splitlines()) < 60
+
+
+def test_a_density_by_its_geometry_has_every_method() -> None:
+    page = ModuleType("extending")
+    (code,) = (code for code in blocks(PAGE.read_text()) if "class Tent" in code)
+    exec(compile(code, str(PAGE), "exec"), page.__dict__)
+    assert code.index("p = Tent") < len(code)
+    assert len(code[code.index("class Tent") : code.index("peak =")].strip().splitlines()) <= 22
+    low, peak, high = -1.0, 0.25, 2.0
+    law = stats.triang((peak - low) / (high - low), low, high - low)
+    p = page.Tent(*(tensor(x, dtype=DOUBLE) for x in (low, peak, high)))
+    t = tensor([-1.5, -0.999, -0.2, 0.25, 1.0, 1.9999999, 3.0], dtype=DOUBLE)
+    q = tensor([0.0, 1e-9, 0.3, 0.9, 1.0], dtype=DOUBLE)
+    below = law.cdf(t)
+    above = (high - t).clamp_min(0) ** 2 / ((high - low) * (high - peak))
+    with np.errstate(divide="ignore"):
+        pairs = {
+            "log_prob": (p.log_prob(t), law.logpdf(t)),
+            "cdf": (p.cdf(t), below),
+            "log_survival": (p.log_survival(t), np.log(np.where(t > peak, above, 1 - below))),
+            "icdf": (p.icdf(q), law.ppf(q)),
+            "mean": (p.mean, law.mean()),
+            "variance": (p.variance, law.var()),
+            "skewness": (p.skewness, law.stats("s")),
+            "kurtosis": (p.kurtosis, law.stats("k")),
+            "entropy": (p.entropy(), law.entropy()),
+            "moment": (p.moment(5), quad(lambda t: t**5 * law.pdf(t), low, high, points=[peak])[0]),
+            "mode": (p.mode, peak),
+            "interval": (p.interval_prob(0.2, 0.4), law.cdf(0.4) - law.cdf(0.2)),
+        }
+    for name, (found, expected) in pairs.items():
+        expected = torch.as_tensor(expected, dtype=DOUBLE)
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12, msg=name)
+    ends = p.highest_density(0.5).intervals[0]
+    assert p.log_prob(ends[0]).allclose(p.log_prob(ends[1]))
+    assert p.highest_density_mass(ends).allclose(tensor(0.5, dtype=DOUBLE))
+    torch.manual_seed(0)
+    assert stats.kstest(p.sample((2000,)), law.cdf).pvalue > 0.01
+    copies = page.Tent(tensor([low, low]), tensor(peak), tensor(high))
+    for copy in (copies[1], copies.expand((3, 2))[2, 0], copies.detach()[0]):
+        assert (
+            copy.mean.allclose(copies.mean[0])
+            and copy.cdf(tensor(1.0)) == copies.cdf(tensor(1.0))[0]
+        )
+
+
+class _Wrong(sf.Univariate):
+    """Between 0 and an end, with the logarithm of a function as density."""
+
+    arg_constraints = {"end": constraints.real}
+
+    def __init__(self, end: float, function: Callable[[Tensor], Tensor], *breaks: float) -> None:
+        self.end, self.function, self.breaks = tensor(end), function, breaks
+        super().__init__(Size())
+
+    def geometry(self) -> sf.Geometry:
+        return sf.Geometry(zeros(()), self.end, tensor(self.breaks))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return self.function(value).log()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((-1.0, ones_like), "low must be below high"),
+        ((math.inf, ones_like), "high must be a finite tensor"),
+        ((2.0, ones_like), "log_prob must be of mass 1, got 1.9999"),
+        ((1.0, lambda t: -ones_like(t)), "log_prob must be a number, or -inf, between low and"),
+        ((1.0, lambda t: 1 / t), "integrable|smooth between breakpoints|finite integral"),
+        ((1.0, lambda t: 2.0 * (t > 0.3).to(t) / 1.4), "log_prob must be smooth between break"),
+        ((1.0, ones_like, math.nan), "breakpoints must be numbers"),
+    ],
+)
+def test_wrong_densities_are_named(arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _Wrong(*arguments)
 
 
 class Decay(SparseDistribution):

@@ -206,72 +206,6 @@ def test_observed_and_fixed_sites_are_left_alone() -> None:
 
 
 ENDS = torch.tensor([0.0, 1.0, 2.0])
-PARAMETER = torch.nn.Parameter(torch.tensor(0.5))
-
-
-def written(x: Tensor) -> Tensor:
-    low = torch.zeros(3)
-    low[1] = x
-    return low[1]
-
-
-# What may change enters the lower end of a support: also without a gradient.
-MAY_MOVE = {
-    "value": lambda x, k, rows, end: x,
-    "comparison": lambda x, k, rows, end: torch.where(x > 0, 1.0, 2.0),
-    "rounding": lambda x, k, rows, end: x.round(),
-    "index": lambda x, k, rows, end: ENDS[k],
-    "written": lambda x, k, rows, end: written(x),
-    "read": lambda x, k, rows, end: torch.tensor(x.item()),
-    "branch": lambda x, k, rows, end: ENDS[2] if x > 0 else ENDS[0],
-    "argument": lambda x, k, rows, end: end + 1,
-    "subsample": lambda x, k, rows, end: ENDS[rows].sum(),
-    "param": lambda x, k, rows, end: pyro.param("end", torch.tensor(1.0)),
-    "parameter": lambda x, k, rows, end: PARAMETER * 2,
-}
-FIXED = {
-    "uniform": lambda: dist.Uniform(ENDS[:2], ENDS[1:]).to_event(1),
-    "parabola": lambda: sf.TruncatedParabola(ENDS[0], 1.0),
-    "ellipsoid": lambda: sf.TruncatedParaboloid(ENDS, torch.eye(3)),
-    "half line": lambda: dist.Pareto(ENDS[1], ENDS[2]),
-    "prior": lambda: RestrictedPrior(dist.Normal(0.0, 1.0), ENDS[0], ENDS[1]),
-    "zeros": lambda: dist.Uniform(torch.zeros_like(pyro.sample("w", dist.Normal(0.0, 1.0))), 1.0),
-    "data": lambda: dist.Uniform(pyro.sample("o", dist.Normal(0.0, 1.0), obs=ENDS[0]), 3.0),
-}
-# Pyro has no bijection onto these, or a wrong one.
-WITHOUT_BIJECTION = ("mixture", "kernel", "shifted", "scaled", "generalized_pareto", "cut")
-
-
-@pytest.mark.parametrize("validate", [True, False])
-def test_only_sites_whose_support_cannot_move_are_left_alone(validate: bool) -> None:
-    """Whether the values come from the model or from outside."""
-
-    def bases(law, given: dict[str, Tensor]) -> set[str]:
-        def model(end: Tensor, flag: str) -> None:
-            x = pyro.sample("x", dist.Normal(0.0, 1.0))
-            k = pyro.sample("k", dist.Categorical(torch.ones(3)))
-            with pyro.plate("rows", 3, subsample_size=2) as rows:
-                pass
-            pyro.sample("z", sf.TruncatedParabola(ENDS[1], 1.0))
-            pyro.sample("y", law(x, k, rows, end))
-
-        reparam = AutoSupportReparam()(model)
-        with pyro.validation_enabled(validate):
-            poutine.condition(reparam, given)(torch.tensor(0.0), "a")  # as initialization may do
-            names = poutine.trace(reparam).get_trace(torch.tensor(0.0), "a").nodes
-        return {name for name in names if name.endswith("_base")}
-
-    for given in ({}, {"x": torch.tensor(1.0), "k": torch.tensor(1)}):
-        for name, low in MAY_MOVE.items():
-            law = lambda *given, low=low: dist.Uniform(low(*given), 9.0)  # noqa: E731
-            assert bases(law, given) == {"y_base"}, name
-        for name, fixed in FIXED.items():
-            assert bases(lambda *_, fixed=fixed: fixed(), given) == set(), name
-    for name in WITHOUT_BIJECTION:
-        assert bases(lambda *_, name=name: LAWS[name](A, B), {}) == {"y_base"}, name
-    # An object may hold other tensors in the next run.
-    reparam = AutoSupportReparam()(lambda _: pyro.sample("y", FIXED["parabola"]()))
-    assert "y_base" in poutine.trace(reparam).get_trace(object()).nodes
 
 
 def moving(o: float = 1.0) -> None:
@@ -377,6 +311,17 @@ def component() -> None:
         pyro.sample("y", dist.Uniform(ENDS[k], 9.0))
 
 
+def compared() -> None:
+    x = pyro.sample("x", dist.Normal(0.0, 1.0))
+    pyro.sample("y", dist.Uniform(torch.where(x > 0, 1.0, 2.0), 9.0))
+
+
+def written() -> None:
+    low = torch.zeros(3)
+    low[1] = pyro.sample("x", dist.Normal(0.0, 1.0))
+    pyro.sample("y", dist.Uniform(low[1], 9.0))
+
+
 def unmoved() -> None:
     x = pyro.sample("x", dist.Normal(0.0, 1.0))
     pyro.sample("z", dist.Normal(x, 1.0))
@@ -389,7 +334,7 @@ def unmoved() -> None:
 
 
 # Warnings are errors here, so that none has been given where one is not expected.
-@pytest.mark.parametrize("moving", [model, ellipse, union, component])
+@pytest.mark.parametrize("moving", [model, ellipse, union, component, compared, written])
 def test_sites_that_move_are_named_unless_they_are_reparameterized(moving) -> None:
     with pytest.warns(MovingSupportWarning, match=r"site 'y' .*AutoSupportReparam\(\)") as caught:
         assert check_model(moving) == ["y"]

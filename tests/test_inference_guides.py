@@ -1,7 +1,6 @@
 """Compact guides: where they are zero, and the moments they find, against a grid."""
 
 import math
-import re
 
 import pyro
 import pyro.distributions as dist
@@ -99,29 +98,6 @@ def test_a_likelihood_that_may_be_zero_is_told_to_the_usual_bound_only() -> None
         infinite.append(not all(math.isfinite(svi.step()) for _ in range(60)))
     assert infinite == [True, False, False]
     AutoBetaGaussian(AutoSupportReparam()(noise))(True)
-
-
-def far() -> None:
-    """The posterior of z lies where a factor ends it, which no random start reaches."""
-    z = pyro.sample("z", dist.Normal(ZERO, ONE))
-    pyro.sample("o", dist.Normal(z, 0.5), obs=4 * ONE)
-    pyro.factor("wall", torch.where(z > 3, -math.inf, 0.0))
-
-
-def test_infinite_losses_are_counted_while_a_guide_is_trained() -> None:
-    def losses(bound) -> list[float]:
-        pyro.clear_param_store()
-        pyro.set_rng_seed(0)
-        svi = SVI(far, AutoBetaGaussian(far), pyro.optim.Adam({"lr": 0.1}), bound)
-        return [svi.step() for _ in range(70)]
-
-    with pytest.warns(RuntimeWarning, match="site 'wall' is zero at values .*Tsallis") as caught:
-        found = losses(Trace_ELBO())
-    (said,) = (str(warning.message) for warning in caught)
-    count, last = map(int, re.findall(r"at (\d+) of 16 draws, up to call (\d+)", said)[0])
-    assert sum(map(math.isinf, found[last - 16 : last])) == count > 0
-    bound = TsallisELBO(num_particles=20, vectorize_particles=True, max_plate_nesting=0)
-    assert all(map(math.isfinite, losses(bound)))  # nor a warning
 
 
 def test_a_support_that_moves_is_told_and_nothing_else_is_changed() -> None:

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 # A module imports from its own layer and those above it in this list. A new module gets a place
 # here first.
 LAYERS = (
-    {"_numerics"},
+    {"_deprecation", "_numerics", "_types"},
     {"supports", "_feature_maps", "scores", "bases"},
     {"_choice"},
     {"plotting"},
@@ -107,7 +107,7 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 
 # Packages that use densities as users do, and private names of Pyro, torch and Python there.
 USERS = ("sparsefam.estimators", "sparsefam.inference")
-FOREIGN = {"_C", "_cdata", "_get_trace", "_get_tracing_state", "_getframe", "_mask", "_replace"}
+FOREIGN = {"_cdata", "_get_trace", "_mask", "_replace"}
 
 
 def private_names(tree: ast.Module) -> set[str]:

@@ -19,8 +19,7 @@ import sparsefam
 from sparsefam.attention import LearnedAlpha, Readout, RidgeRegression
 from sparsefam.attention.memory import ContractingMemory, ForgettingMemory
 from sparsefam.bases import GaussianRBF
-from sparsefam.losses import ClassificationHead, FenchelYoungLoss, RegressionHead
-from sparsefam.scores import Quadratic
+from sparsefam.losses import ClassificationHead, RegressionHead
 
 Answer = Callable[[nn.Module], Tensor]
 
@@ -50,11 +49,6 @@ def _memory(make: Callable[[RidgeRegression], nn.Module]) -> tuple[nn.Module, An
     return make(RidgeRegression(GaussianRBF.grid(4, 0.2).to(DOUBLE), 0.1)), answer
 
 
-def _loss() -> tuple[nn.Module, Answer]:
-    t = torch.linspace(-1, 1, 5, dtype=DOUBLE)
-    return FenchelYoungLoss(1.5), lambda module: module(Quadratic(t, 1.0 + t.square()), t + 0.5)
-
-
 def modules() -> Iterator[tuple[str, nn.Module, Answer]]:
     for dim in (None, 2):
         t = torch.linspace(-1, 1, 12, dtype=DOUBLE).reshape(-1, *(() if dim is None else (dim,)))
@@ -67,7 +61,6 @@ def modules() -> Iterator[tuple[str, nn.Module, Answer]]:
     rows = torch.randn(5, 3)
     yield "RegressionHead", RegressionHead(3), lambda head: head(rows).variance
     yield "ClassificationHead", ClassificationHead(3, 4), lambda head: head(rows).probs
-    yield "FenchelYoungLoss", *_loss()
     yield "RidgeRegression", *_regression()
     yield "ForgettingMemory", *_memory(ForgettingMemory)
     yield "ContractingMemory", *_memory(ContractingMemory)
@@ -75,7 +68,7 @@ def modules() -> Iterator[tuple[str, nn.Module, Answer]]:
         yield f"attention-{score}", *_attention(score)
     yield "attention-split", *_attention([("local", 1), ("quadratic", 1)])
     t = torch.linspace(0.05, 0.95, 20, dtype=DOUBLE).unsqueeze(0)
-    readout = Readout(2, RidgeRegression(GaussianRBF.grid(4, 0.2).to(DOUBLE)), learned=True)
+    readout = Readout(2, RidgeRegression(GaussianRBF.grid(4, 0.2).to(DOUBLE)))
     yield "Readout", readout, lambda module, t=t: module(t, t.sin().unsqueeze(-1))
     yield "attention-plane", *_attention("quadratic", 2)
     yield "attention-combined", *_attention("quadratic", combine=True)

@@ -298,7 +298,7 @@ def test_images_are_taken_channels_first(
 
 # Errors
 PAIR = sf.Normal(torch.zeros(2), torch.ones(2))
-GREY = torch.zeros(5, 7)
+GRAY = torch.zeros(5, 7)
 
 
 def density(p: sf.SparseDistribution = PAIR, **options: object) -> Callable[[Axes], object]:
@@ -338,9 +338,9 @@ def over(picture: Tensor, attention: object = HEADS, **options: object) -> Calla
         (series(HEADS, POSITIONS), r"attention must have one dimension, .* \(2,\)"),
         (over(torch.zeros(5)), r"image must have shape \(H, W\) or .*got \(5,\)"),
         (over(torch.zeros(5, 7, 3)), r"image must have .*got \(5, 7, 3\)"),
-        (over(GREY, domain=(1.0, 0.0)), "domain must be .*got"),
-        (over(GREY, torch.ones(4) / 4), r"attention must .*\(..., rows, columns\), got \(4,\)"),
-        (over(GREY, sf.Normal(0.0, 1.0)), r"attention must have two dimensions, .* \(\)"),
+        (over(GRAY, domain=(1.0, 0.0)), "domain must be .*got"),
+        (over(GRAY, torch.ones(4) / 4), r"attention must .*\(..., rows, columns\), got \(4,\)"),
+        (over(GRAY, sf.Normal(0.0, 1.0)), r"attention must have two dimensions, .* \(\)"),
     ],
 )
 def test_bad_arguments_are_named(ax: Axes, plot: Callable[[Axes], object], message: str) -> None:

@@ -13,7 +13,7 @@ from sparsefam import scores
 
 LOC, WIDTH = torch.tensor([[0.25], [-1.0]], dtype=DOUBLE), torch.tensor([0.5, 2.0, 8.0]).double()
 T = torch.linspace(-3, 3, 13, dtype=DOUBLE).reshape(13, 1, 1)
-CENTRE = torch.tensor([[[0.25, -1.0, 3.0]], [[1.0, 0.0, -2.0]]], dtype=DOUBLE)
+CENTER = torch.tensor([[[0.25, -1.0, 3.0]], [[1.0, 0.0, -2.0]]], dtype=DOUBLE)
 TRIL = torch.tensor(
     [[[0.5, 0.0, 0.0], [-2.0, 3.0, 0.0], [0.25, 1.0, 0.125]], torch.eye(3).tolist()], dtype=DOUBLE
 )
@@ -21,7 +21,7 @@ EYE = torch.eye(2)
 
 
 def test_the_matrix_itself_and_its_factor_are_the_same_score() -> None:
-    f = scores.MultivariateQuadratic.from_sigma(CENTRE, TRIL @ TRIL.mT)
+    f = scores.MultivariateQuadratic.from_sigma(CENTER, TRIL @ TRIL.mT)
     torch.testing.assert_close(f.sigma_tril, TRIL.expand(2, 2, 3, 3), rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(f.sigma, (TRIL @ TRIL.mT).expand(2, 2, 3, 3))
     line = scores.Quadratic(LOC, WIDTH)

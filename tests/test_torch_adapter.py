@@ -1,7 +1,10 @@
 """The adapter of torch's distributions, against scipy."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
+import mpmath as mp
 import numpy as np
 import pytest
 import torch
@@ -14,7 +17,7 @@ from torch import Tensor
 from torch import distributions as td
 
 from sparsefam import BetaGaussian, Laplace, Mixture, MultivariateNormal, Normal, Truncated, bases
-from sparsefam.distributions._torch_adapter import TorchUnivariate, intervals_of, wrap
+from sparsefam.distributions._torch_adapter import TorchUnivariate, wrap
 
 
 def transformed(base: td.Distribution, *transforms: td.Transform) -> td.TransformedDistribution:
@@ -83,7 +86,7 @@ def test_distribution_functions_are_scipys(name: str) -> None:
     assert isinstance(p, TorchUnivariate)
     below = torch.as_tensor(scipys.cdf(t.numpy()))  # SciPy 1.11's quantiles are less accurate
     torch.testing.assert_close(p.log_prob(t), torch.as_tensor(scipys.logpdf(t.numpy())))
-    lower, upper = intervals_of(p)[0].tolist()
+    lower, upper = p._intervals()[0].tolist()
     assert (lower, upper) == pytest.approx(scipys.support())
     outside = torch.tensor([x for x in (lower - 1, upper + 1) if math.isfinite(x)], dtype=DOUBLE)
     assert (p.log_prob(outside) == -math.inf).all()
@@ -92,6 +95,76 @@ def test_distribution_functions_are_scipys(name: str) -> None:
     torch.testing.assert_close(above, 1 - below, rtol=0, atol=1e-11)
     torch.testing.assert_close(p.icdf(SHARES), t, rtol=1e-8, atol=1e-8)
     assert p.cdf(outside).tolist() == [float(x > upper) for x in outside.tolist()]
+
+
+def _beta(a: float, b: float, t: float) -> Any:
+    return mp.betainc(a, b, 0, t, regularized=True)
+
+
+def _gamma(k: float, start: Any, end: Any) -> Any:
+    return mp.gammainc(k, start, end, regularized=True)
+
+
+# Distributions of torch, the mass above a location far out, or below one, and such locations.
+FAR: dict[str, tuple[str, tuple[float, ...], bool, Callable[[Any], Any], tuple[float, ...]]] = {
+    "Gamma": ("Gamma", (2.0, 1.0), True, lambda t: _gamma(2, t, mp.inf), (40.0, 90.0, 600.0)),
+    "Gamma at 0": ("Gamma", (0.5, 1.0), False, lambda t: _gamma(0.5, 0, t), (1e-50, 1e-200)),
+    "Chi2": ("Chi2", (3.0,), True, lambda t: _gamma(1.5, t / 2, mp.inf), (90.0, 1200.0)),
+    "InverseGamma": ("InverseGamma", (3.0, 1.0), True, lambda t: _gamma(3, 0, 1 / t), (1e5, 1e90)),
+    "Beta": ("Beta", (50.0, 50.0), False, lambda t: _beta(50, 50, t), (0.05, 1e-5)),
+    "StudentT": (
+        "StudentT",
+        (5.0,),
+        True,
+        lambda t: _beta(2.5, 0.5, 5 / (5 + t * t)) / 2,
+        (1e5, 1e7, 1e59),
+    ),
+    "FisherSnedecor": (
+        "FisherSnedecor",
+        (3.0, 5.0),
+        True,
+        lambda t: _beta(2.5, 1.5, 5 / (5 + 3 * t)),
+        (1e5, 1e110),
+    ),
+    "Gumbel": ("Gumbel", (0.0, 1.0), True, lambda t: -mp.expm1(-mp.exp(-t)), (50.0, 600.0)),
+    "Gumbel below": ("Gumbel", (0.0, 1.0), False, lambda t: mp.exp(-mp.exp(-t)), (-3.0, -6.5)),
+    "Weibull": ("Weibull", (1.0, 2.0), True, lambda t: mp.exp(-t * t), (5.0, 25.0)),
+    "Cauchy": ("Cauchy", (0.0, 1.0), True, lambda t: mp.atan(1 / t) / mp.pi, (1e5, 1e100)),
+    "LogNormal": (
+        "LogNormal",
+        (0.0, 1.0),
+        True,
+        lambda t: mp.erfc(mp.log(t) / mp.sqrt(2)) / 2,
+        (1e5, 1e15),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAR)
+def test_tails_have_digits_at_any_distance(name: str) -> None:
+    cls, numbers, upper, mass, far = FAR[name]
+    base = getattr(td, cls)(*(torch.tensor(x, dtype=DOUBLE) for x in numbers))
+    t = torch.tensor(far, dtype=DOUBLE)
+    # Half as far from the middle, or twice.
+    inner = t / 2 if upper == (t > 0).all() else 2 * t
+    with mp.workdps(50):
+        outside, inside = ([mass(mp.mpf(float(x))) for x in y] for y in (t, inner))
+        tails = torch.tensor([float(mp.log(x)) for x in outside], dtype=DOUBLE)
+        between = [float(mp.log(y - x)) for x, y in zip(outside, inside, strict=True)]
+    for p in (wrap(base), Truncated(base)):
+        found = p.log_survival(t) if upper else p.log_cdf(t)
+        torch.testing.assert_close(found, tails, rtol=1e-11, atol=1e-9)
+        ends = (inner, t) if upper else (t, inner)
+        found = p.log_interval_prob(*ends)
+        torch.testing.assert_close(
+            found, torch.tensor(between, dtype=DOUBLE), rtol=1e-11, atol=1e-9
+        )
+    # The slope of a log tail is the hazard.
+    x = t.clone().requires_grad_()
+    log_tail = p.log_survival(x) if upper else p.log_cdf(x)
+    (slope,) = torch.autograd.grad(log_tail.sum(), x)
+    hazard = (p.log_prob(t) - tails).exp()
+    torch.testing.assert_close(slope, -hazard if upper else hazard, rtol=1e-8, atol=0)
 
 
 @pytest.mark.parametrize("name", ["FisherSnedecor", "StudentT"])
@@ -185,7 +258,7 @@ def test_a_density_needs_no_more_than_log_prob_and_support() -> None:
         -0.25
     )
     assert p.mean.item() == pytest.approx(-0.5) and p.variance.item() == pytest.approx(0.125)
-    assert intervals_of(p).tolist() == [[-math.inf, 0.0]]
+    assert p._intervals().tolist() == [[-math.inf, 0.0]]
 
 
 def test_a_half_line_turned_in_a_part_of_a_batch_is_refused() -> None:

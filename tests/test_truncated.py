@@ -273,5 +273,7 @@ def test_tails_without_mass(name: str, ends: tuple[float | None, float | None]) 
             value = function(t)
             assert not value.isnan(), (function, x)
             if value.isfinite() and value.requires_grad:
-                slopes = torch.autograd.grad(value, [t, *parameters], allow_unused=True)
+                inputs = [t, *parameters]
+                # The constructor may have computed the mass, with its graph.
+                slopes = torch.autograd.grad(value, inputs, retain_graph=True, allow_unused=True)
                 assert not any(s is not None and s.isnan() for s in slopes), (function, x)

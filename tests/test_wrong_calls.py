@@ -135,7 +135,6 @@ FLOATS: dict[str, Callable[[Any], object]] = {
     "alpha bregman": lambda x: sf.bregman_divergence(QUERY, QUERY, x),
     "alpha rpm": lambda x: sf.rpm(sf.scores.Quadratic(0.0, 1.0), x),
     "alpha fenchel_young": lambda x: losses.fenchel_young(sf.scores.Quadratic(0.0, 1.0), QUERY, x),
-    "alpha FenchelYoungLoss": losses.FenchelYoungLoss,
     "alpha ClassificationHead": lambda x: losses.ClassificationHead(2, 3, x),
     "alpha RegressionHead": lambda x: losses.RegressionHead(2, x),
     "alpha ContinuousAttention": lambda x: ContinuousAttention(8, 2, alpha=x),

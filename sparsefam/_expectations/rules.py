@@ -71,7 +71,7 @@ class Components(Rule):
         return isinstance(p, Mixture) and isinstance(psi, Basis)
 
     def means(self, p: Mixture, psi: Basis, mode: Mode) -> Tensor:
-        return p._known_expect(psi, mode.order)
+        return p._expect_basis(psi, mode.order)
 
     def reason(self, p: Mixture, psi: Basis, mode: Mode) -> str:
         return "; ".join(explain(component, psi, mode.order) for component in p._parts)
@@ -85,7 +85,7 @@ class Quadrature(Rule):
     def means(self, p: SparseDistribution, psi: Any, mode: Mode) -> Tensor:
         order = max(mode.order, p._least_order or 0)
         if isinstance(psi, Basis):
-            return p._known_expect(psi, order)
+            return p._expect_basis(psi, order)
         return p._expect_at_nodes(psi, order)
 
     def reason(self, p: SparseDistribution, psi: object, mode: Mode) -> str:
@@ -293,11 +293,11 @@ class TruncatedNormal(Rule):
     name = "closed form"
 
     def serves(self, p: Truncated, psi: GaussianRBF, mode: Mode) -> bool:
-        law = p._law
+        law = p._base_law
         return law is not None and law.name == "normal" and not law.exponential
 
     def means(self, p: Truncated, psi: GaussianRBF, mode: Mode) -> Tensor:
-        law, widths = cast(Any, p._law), cast(Tensor, psi.widths)
+        law, widths = cast(Any, p._base_law), cast(Tensor, psi.widths)
         means: Tensor = law.gaussian_means(*p._ends(), psi.centers.double(), widths.double())
         return means.to(p._like.dtype)
 

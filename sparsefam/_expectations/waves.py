@@ -140,8 +140,26 @@ def shifted_contexts(
     else:
         widths = _HalfWidths.of(p, p.batch_shape)
         values = characteristic(widths.half, widths.tables(waves), widths.which, waves)
-    right = waves.amplitudes(psi.centers, cast(Tensor, psi.widths)).to(by_head.dtype)
+    right = _amplitudes(waves, psi, by_head.dtype)
     return expect_shifted(shifts, p.loc, values, right @ by_head, waves)
+
+
+def _amplitudes(waves: Waves, psi: GaussianRBF, dtype: torch.dtype) -> Tensor:
+    """Return the amplitudes of functions (2 K, N)."""
+    return psi._keep(
+        ("amplitudes", waves, dtype),
+        lambda: waves.amplitudes(psi.centers, cast(Tensor, psi.widths)).to(dtype),
+    )
+
+
+def _values_at_nodes(waves: Waves, psi: GaussianRBF, dtype: torch.dtype) -> Tensor:
+    """Return the functions at the nodes of a rule, times its weight (Q, N)."""
+
+    def make() -> Tensor:
+        nodes, spacing = waves.nodes(psi.centers)
+        return (spacing * psi.own(nodes.unsqueeze(-1))).to(dtype)
+
+    return psi._keep(("values at nodes", waves, dtype), make)
 
 
 class _HalfWidths(NamedTuple):
@@ -189,7 +207,9 @@ class _Rows:
         low, high = (loc - self.half).detach(), (loc + self.half).detach()
         # A density with a kink at its center is not smooth.
         smooth = widths.law.name == "ball"
-        self.wide = (low <= waves.low) & (high >= waves.high) & smooth
+        self.wide = (low <= waves.low) & (high >= waves.high)
+        if not smooth:
+            self.wide = torch.zeros_like(self.wide)
         # Shifted by a period, a support must not come near the functions again: no aliasing.
         fits = (low > waves.high - waves.period) & (high < waves.low + waves.period)
         self.fits = fits & ~self.wide
@@ -206,7 +226,7 @@ class _Rows:
     ) -> Tensor:
         """Return features times `sums` of a matrix (M, N), which makes it (G or 1, M, E)."""
         waves, dtype = self.waves, self.density.loc.dtype
-        right = sums(waves.amplitudes(psi.centers, cast(Tensor, psi.widths)).to(dtype))
+        right = sums(_amplitudes(waves, psi, dtype))
         middle = 0.5 * (waves.low + waves.high)
         loc = torch.where(self.fits, self.density.loc, middle)
         # Rows that do not fit take the features of a density that does; they are replaced later.
@@ -221,7 +241,7 @@ class _Rows:
         # The trapezoidal rule, which converges exponentially for products of smooth functions that
         # vanish at the ends: Trefethen and Weideman (2014), SIAM Review 56.
         nodes, spacing = waves.nodes(loc)
-        right = sums((spacing * psi.own(nodes.unsqueeze(-1))).to(dtype))
+        right = sums(_values_at_nodes(waves, psi, dtype))
         if eager:
             index = self.wide.nonzero(as_tuple=True)
             # In float64, as an edge may be close to the nodes.
@@ -252,8 +272,9 @@ class _Rows:
         loc, scale, alpha = (x.to(nodes.dtype).unsqueeze(-1) for x in (loc, scale, alpha))
         parameters = {"loc": loc, "scale": scale, "alpha": alpha}
         exact: Any = self.density._replace(loc.shape, **parameters, _validate_args=False)
-        log_density: Tensor = exact.log_prob(nodes)
-        return log_density.exp()
+        # All nodes are in the support.
+        log_density: Tensor = exact.generator.log_density((nodes - loc) / scale)
+        return log_density.exp() / scale
 
 
 def distinct(alpha: Tensor) -> Tensor:

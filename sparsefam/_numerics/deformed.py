@@ -79,7 +79,7 @@ def log_beta(u: Tensor, beta: Tensor | float) -> Tensor:
     return torch.where(positive, log_u * expm1_ratio(slope * log_u), at_zero)
 
 
-@dataclass(frozen=True, eq=False)  # a graph of torch 2.8 traces no property of a NamedTuple
+@dataclass(frozen=True, eq=False)
 class Power:
     r"""$[1 + \epsilon x]_+^k$, $k = ratio/\epsilon - order$; $e^{ratio\,x}$ at $\epsilon = 0$."""
 

@@ -62,8 +62,8 @@ _UNITS = {torch.float32: (4, 6), torch.float64: (2, 11)}
 _LENGTH, _NODES = 4, 20
 # Nodes of the rule that integrates a density, besides one for each unit of frequency.
 _FURTHER_NODES = 32
-# Waves of densities in a block, whose features fit the cache; on a GPU.
-_BLOCK, _GPU_BLOCK = 2**17, 2**24
+# Waves of densities in a block, whose features fit the cache; on other devices than a CPU.
+_BLOCK, _DEVICE_BLOCK = 2**17, 2**24
 # The period is longer than it need be by this fraction, as centers and ends are rounded.
 _SLACK = 1e-4
 
@@ -107,7 +107,8 @@ class Waves(NamedTuple):
 
     def frequencies(self, like: Tensor) -> Tensor:
         """Return the frequencies (K,) in float64."""
-        return self.step * torch.arange(self.number, dtype=torch.float64, device=like.device)
+        none = torch.empty(0, dtype=torch.float64, device=like.device)
+        return table("wave frequencies", (self.number,), none, (self.step,))
 
     def amplitudes(self, centers: Tensor, widths: Tensor) -> Tensor:
         """Return amplitudes (2 K, N) of cosines and sines, differentiable in the functions."""
@@ -126,8 +127,8 @@ class Waves(NamedTuple):
         spacing = 0.68 * self.width * 2 * math.pi / _BANDS[self.dtype]
         count = math.ceil((self.high - self.low) / spacing)
         spacing = (self.high - self.low) / count
-        index = torch.arange(count, dtype=torch.float64, device=like.device)
-        return self.low + spacing * (index + 0.5), spacing
+        none = torch.empty(0, dtype=torch.float64, device=like.device)
+        return table("middles", (count,), none, (self.low, spacing)), spacing
 
 
 def waves_of(extent: tuple[float, ...], dtype: torch.dtype, fraction: float = 1.0) -> Waves:
@@ -258,12 +259,14 @@ def _law_table(law: int, count: int, bits: int, *numbers: float) -> Numbers:
     return tables
 
 
+MAKERS["wave frequencies"] = lambda count, step: step * np.arange(count, dtype=np.float64)
+MAKERS["middles"] = lambda count, low, step: low + step * (np.arange(count) + 0.5)
 MAKERS["waves"], MAKERS["wave kernel"], MAKERS["wave units"] = _law_table, _kernel, _to_units
 MAKERS["wave nodes"], MAKERS["wave powers"] = _chebyshev, _to_powers
 
 
 class _Cells(NamedTuple):
-    """Where numbers (g, l) are in tables."""
+    """Where numbers (..., g, l) are in tables."""
 
     number: Tensor  # The cell
     distance: Tensor  # The distance from its middle, in cells
@@ -276,27 +279,25 @@ class _Cells(NamedTuple):
         return at if index is None else at._replace(number=at.number + cells * index)
 
     @classmethod
-    def of_phases(cls, loc: Tensor, waves: Waves) -> "_Cells":
-        """Return the cells of locations in the table of phases."""
-        position = (loc.double() - waves.start) / waves.loc_cells[0]
-        cells = cls._at(position)
-        return cells._replace(distance=cells.distance.to(waves.dtype))
+    def of_both(cls, loc: Tensor, half: Tensor, index: Tensor | None, waves: Waves) -> "_Cells":
+        """Return the cells (2, g, l) of locations in the table of phases, and of half-widths.
+
+        Cells of both have one length, so that the same operations find them.
+        """
+        length, cells = waves.cells
+        both = cls._at(torch.stack([loc.double() - waves.start, half.double()]) / length)
+        if index is not None:
+            both.number[1].add_(cells * index)
+        return both._replace(distance=both.distance.to(waves.dtype))
+
+    def unbind(self) -> Iterator["_Cells"]:
+        """Yield the cells of locations, and of half-widths, from those of both."""
+        return map(_Cells, self.number.unbind(), self.distance.unbind())
 
     @classmethod
     def _at(cls, position: Tensor) -> "_Cells":
         number = position.detach().to(torch.int32)
         return cls(number, position - (number + 0.5))
-
-    def sums(self, tables: Tensor) -> Tensor:
-        """Return sums (g, l, K) of powers times coefficients in one pass."""
-        size = tables.shape[1]
-        order = torch.arange(size, dtype=torch.int32, device=tables.device)
-        rows = (self.number.unsqueeze(-1) * size + order).flatten(0, 1)
-        weights = torch.linalg.vander(self.distance, N=size).flatten(0, 1)
-        total: Tensor = embedding_bag(
-            rows, tables.flatten(0, 1), mode="sum", per_sample_weights=weights
-        )
-        return total.view(*self.number.shape, -1)
 
     def differentiable_sums(self, tables: Tensor) -> Tensor:
         """Return the same sums, by Horner's scheme, with derivatives of any order."""
@@ -306,6 +307,22 @@ class _Cells(NamedTuple):
         for j in range(tables.shape[1] - 2, -1, -1):
             total = torch.addcmul(rows[..., j, :], total, u)
         return total
+
+    def terms(self, tables: Tensor) -> tuple[Tensor, Tensor]:
+        """Return rows (..., g, l, J) of tables of coefficients, and the powers of each."""
+        size = tables.shape[1]
+        order = torch.arange(size, dtype=torch.int32, device=tables.device)
+        rows = torch.add(order, self.number.unsqueeze(-1), alpha=size)
+        return rows, torch.linalg.vander(self.distance, N=size)
+
+
+def _sums(tables: Tensor, rows: Tensor, factors: Tensor) -> Tensor:
+    """Return sums (g, l, K) of rows (g, l, J) of tables times factors, in one pass."""
+    coefficients, weights = tables.flatten(0, 1), factors.flatten(0, 1)
+    total: Tensor = embedding_bag(
+        rows.flatten(0, 1), coefficients, mode="sum", per_sample_weights=weights
+    )
+    return total.view(*rows.shape[:2], -1)
 
 
 def _characteristic(half: Tensor, sums: Tensor) -> Tensor:
@@ -348,17 +365,16 @@ def expect_shifted(
     return sums.unflatten(-1, turned.shape[1::2])
 
 
-def _with_slopes(tables: Tensor, cells: int) -> Tensor:
-    """Return tables (U C, J, 2 K) of h = (1 - phi) / s^2, and of 2 h + s h' = -phi' / s.
+def _slope_factors(half: Tensor, powers: Tensor, length: float) -> Tensor:
+    """Return the factors of coefficients in the slopes of phi = 1 - s^2 h, given powers u^j of h.
 
-    With s = M + u, in cells from a middle M, the coefficients h_j of powers u^j become
-    (2 + j) h_j + M (j + 1) h_{j+1}.
+    The slope is -2 s h - s^2 h', which has u^j with -2 s h_j, and u^(j - 1) with -j s^2 h_j over
+    the length of a cell.
     """
-    order = torch.arange(tables.shape[1], device=tables.device).unsqueeze(-1)
-    middle = (torch.arange(len(tables), device=tables.device) % cells + 0.5).reshape(-1, 1, 1)
-    slopes = tables * (order + 2)
-    slopes[:, :-1].addcmul_(middle, tables[:, 1:] * order[1:])
-    return torch.cat([tables, slopes], -1)
+    half, order = half.unsqueeze(-1), torch.arange(1, powers.shape[-1], device=half.device)
+    factors = powers * (-2 * half)
+    factors[..., 1:].addcmul_(powers[..., :-1], half.square() * order, value=-1 / length)
+    return factors
 
 
 def _phase_table(count: int, bits: int, span: float, period: float, width: float) -> Numbers:
@@ -418,8 +434,9 @@ def _product(
     waves: Waves,
 ) -> Tensor:
     """Compute `expect_waves` by operations that have derivatives of any order."""
-    phases = _Cells.of_phases(loc, waves).differentiable_sums(_phases(waves, loc.detach()))
-    sums = _Cells.of(half, index, waves).differentiable_sums(tables)
+    at_loc, at_half = _Cells.of_both(loc, half, index, waves).unbind()
+    phases = at_loc.differentiable_sums(_phases(waves, loc.detach()))
+    sums = at_half.differentiable_sums(tables)
     return _mix(_features(phases, _characteristic(half, sums)), weights) @ right
 
 
@@ -437,9 +454,10 @@ def _mix(features: Tensor, weights: Tensor | None) -> Tensor:
     return mixed.squeeze(-2)
 
 
-def _damp(phases: Tensor, value: Tensor) -> Tensor:
-    """Turn phases into features, in place."""
-    phases.unflatten(-1, (2, -1)).mul_(value.unsqueeze(-2))
+def _damp(phases: Tensor, loss: Tensor) -> Tensor:
+    """Multiply phases (g, l, 2 K) by 1 - loss (g, l, K), in place."""
+    pairs = phases.unflatten(-1, (2, -1))
+    pairs.addcmul_(pairs, loss.unsqueeze(-2), value=-1)
     return phases
 
 
@@ -468,15 +486,16 @@ def _forward(
 ) -> Tensor:
     """Compute `expect_waves` in blocks, whose features are made again in the backward pass."""
     rows = loc if weights is None else weights
-    out = right.new_zeros(*rows.shape[:2], right.shape[-1])
+    out = right.new_empty(*rows.shape[:2], right.shape[-1])
     if not compiled() and _without_values.get():
-        return out
+        return out.zero_()
     turns = _phases(waves, loc)
     for block, components in _blocks(loc, weights, waves.number):
-        sums = _Cells.of(half[components], _take(index, components), waves).sums(tables)
-        phases = _Cells.of_phases(loc[components], waves).sums(turns)
-        features = _damp(phases, _characteristic(half[components], sums))
-        features = _mix(features, _take(weights, block))
+        widths = half[components]
+        cells = _Cells.of_both(loc[components], widths, _take(index, components), waves)
+        rows, powers = cells.terms(turns)
+        loss = _sums(tables, rows[1], powers[1] * widths.square().unsqueeze(-1))
+        features = _mix(_damp(_sums(turns, rows[0], powers[0]), loss), _take(weights, block))
         torch.matmul(features, _amplitudes(right, components), out=out[block])
     return out
 
@@ -497,16 +516,21 @@ def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
         return [next(gradients) if need else None for need in needs]
     count = waves.number
     omega = waves.frequencies(loc).to(loc.dtype)
-    paired = zip(leaves, needs, strict=True)
-    total = [torch.zeros_like(x) if need else None for x, need in paired]
+    # Blocks add to the gradients of tables and matrices, and divide the others among them.
+    makers = (torch.empty_like, torch.empty_like, torch.zeros_like, torch.zeros_like)
+    paired = zip((*makers, torch.empty_like), leaves, needs, strict=True)
+    total = [make(x) if need else None for make, x, need in paired]
     by_loc, by_half, by_tables, by_right, by_weights = total
-    turns, both = _phases(waves, loc), _with_slopes(tables, waves.cells[1])
+    turns = _phases(waves, loc)
     for block, components in _blocks(loc, weights, count):
         widths, upstream, mix = half[components], grad[block], _take(weights, block)
-        cells = _Cells.of(widths, _take(index, components), waves)
-        sums, slope_sums = cells.sums(both).chunk(2, -1)
-        value = _characteristic(widths, sums)
-        phases = _Cells.of_phases(loc[components], waves).sums(turns)
+        cells = _Cells.of_both(loc[components], widths, _take(index, components), waves)
+        rows, powers = cells.terms(turns)
+        # phi = 1 - loss, and loss = s^2 sum_j h_j u^j.
+        factors = powers[1] * widths.square().unsqueeze(-1)
+        loss = _sums(tables, rows[1], factors)
+        slope = _sums(tables, rows[1], _slope_factors(widths, powers[1], waves.cells[0]))
+        phases = _sums(turns, rows[0], powers[0])
         cos, sin = phases.chunk(2, -1)
         pulled = upstream @ _amplitudes(right, components).mT
         if weights is not None:
@@ -514,28 +538,26 @@ def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
         along, across = pulled[..., :count], pulled[..., count:]
         even = torch.addcmul(cos * along, sin, across)
         odd = torch.addcmul(cos * across, sin, along, value=-1)
-        # d phases / d loc = omega (-sin, cos), and d phi / d s = -s (2 h + s h').
-        slopes = odd.mul_(value) @ omega, -widths * (slope_sums * even).sum(-1)
+        # d phases / d loc = omega (-sin, cos).
+        slopes = odd.addcmul_(odd, loss, value=-1) @ omega, (slope * even).sum(-1)
         if mix is not None:
             slopes = slopes[0] * mix.flatten(1), slopes[1] * mix.flatten(1)
             if by_weights is not None:
-                by_weights[block] = (even * value).sum(-1).view_as(mix)
+                damped = torch.addcmul(even, even, loss, value=-1)
+                by_weights[block] = damped.sum(-1).view_as(mix)
             even = even * mix.flatten(1).unsqueeze(-1)
-        for gradient, slope in zip((by_loc, by_half), slopes, strict=True):
+        for gradient, x in zip((by_loc, by_half), slopes, strict=True):
             if gradient is not None:
-                gradient[components] = slope
+                gradient[components] = x
         if by_tables is not None:
-            # phi = 1 - s^2 sum_j h_j u^j, so its derivative in h_j is -s^2 u^j.
-            squares = (-even * (widths * widths).unsqueeze(-1)).unsqueeze(-2)
-            order = torch.arange(tables.shape[1], device=even.device).unsqueeze(-1)
-            rows = squares * cells.distance[..., None, None] ** order
-            by_tables.index_add_(0, cells.number.flatten(), rows.flatten(0, 1))
+            terms = (-even).unsqueeze(-2) * factors.unsqueeze(-1)
+            by_tables.index_add_(0, cells.number[1].flatten(), terms.flatten(0, 1))
         if by_right is not None:
-            features = _mix(_damp(phases, value), mix)
+            features = _mix(_damp(phases, loss), mix)
             if right.shape[0] == 1:
-                by_right[0] += features.flatten(0, 1).mT @ upstream.flatten(0, 1)
+                by_right[0].addmm_(features.flatten(0, 1).mT, upstream.flatten(0, 1))
             else:
-                by_right[components[0]] += features.mT @ upstream
+                by_right[components[0]].baddbmm_(features.mT, upstream)
     return total
 
 
@@ -553,7 +575,7 @@ def _blocks(loc: Tensor, weights: Tensor | None, count: int) -> Iterator[tuple[_
         whole = slice(None), slice(None)
         yield whole, whole
         return
-    most = _GPU_BLOCK if loc.is_cuda else _BLOCK
+    most = _BLOCK if loc.is_cpu else _DEVICE_BLOCK
     length = max(1, min(rows, most // (count * components)))
     size = max(1, most // (count * components * length))
     for first in range(0, groups, size):

@@ -37,8 +37,8 @@ from .validation import difference
 
 __all__ = ["Four", "gaussians_and_slopes", "gaussians_by_pairs"]
 
-# Pairs in a chunk, whose nodes fit the cache.
-_CHUNK = 16384
+# Pairs in a chunk, whose nodes fit the cache; on other devices than a CPU.
+_CHUNK, _DEVICE_CHUNK = 2**14, 2**18
 # Larger exponents that are numbers need fewer nodes.
 _SMOOTH_EXPONENT = 1.0
 
@@ -127,7 +127,8 @@ def _outputs(inputs: Four, exponent: Tensor | float | None, sloped: bool) -> tup
 def _by_chunks(inputs: Sequence[Tensor], kind: str, sloped: bool) -> tuple[Tensor, ...]:
     """Compute `_integrals` in chunks of rows."""
     loc, scale_tril, centers, spread, m = inputs
-    rows, step = loc.shape[0], max(1, _CHUNK // centers.shape[0])
+    most = _CHUNK if loc.is_cpu else _DEVICE_CHUNK
+    rows, step = loc.shape[0], max(1, most // centers.shape[0])
     if rows <= step:
         return _integrals(inputs, kind, sloped)
     chunks = zip(loc.split(step), scale_tril.split(step), m.split(step), strict=True)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .modes import compiled, values_are_readable
+from .modes import compiled, sizes_are_symbols, values_are_readable
 from .operators import Changes, differentiable
 from .quadrature import gauss_legendre
 from .validation import broadcast_shapes, difference
@@ -35,8 +35,9 @@ _LOG_PEAK = -0.5 * math.log(2 * math.pi)
 # The ratio scale / width from which on the closed form is used, and the nodes needed below it.
 _SWITCH = 2.5
 _NODES = {torch.float32: 14, torch.float64: 30}
-# Pairs in a block on the CPU, where using memory again is faster than pages from the system.
-_BLOCK = 1 << 17
+# Pairs in a block on the CPU, where using memory again is faster than pages from the system; and
+# pairs times nodes that are evaluated together on other devices, which start one operation slowly.
+_BLOCK, _DEVICE_BLOCK = 1 << 17, 1 << 26
 
 
 @dataclass(frozen=True, eq=False)  # torch up to 2.11 hashes it before its field is set
@@ -268,19 +269,21 @@ def _closed_form(
     `rounding` is its rounding error; scale and width may have fewer elements.
     """
     ratio, b = width / scale, (distance / scale).clamp_(max=1.0)
-    y = ((distance - scale) + rounding) / width
-    breaks = [(1, y), (-1, (distance + scale) / width)]
-    breaks += [(0, distance / width)] if orders[0][0].kinked else []
+    edge = (distance - scale) + rounding
+    breaks = {1: edge, -1: distance + scale}
+    if orders[0][0].kinked:
+        breaks[0] = distance
+    y = torch.stack([*breaks.values()]).div_(width)
     powers = [ratio**d for d in range(max(len(f.coefficients) for f, _ in orders))]
     lowest = min(n - len(f.coefficients) for f, n in orders) + 1
-    inside = 0.5 - 0.5 * y.sign()
+    inside = 0.5 - 0.5 * edge.sign()
     totals = [_smoothed(f, n, powers, b).mul_(inside) for f, n in orders]
-    for x0, y in breaks:
-        integrals = _repeated_integrals(y, lowest, max(n for _, n in orders))
+    integrals = _repeated_integrals(y, lowest, max(n for _, n in orders))
+    for i, x0 in enumerate(breaks):
         for total, (profile, n) in zip(totals, orders, strict=True):
             for d, jump in enumerate(profile.jumps(x0)):
                 if jump:
-                    total.addcmul_(jump * powers[d], integrals[n - d])
+                    total.addcmul_(powers[d], integrals[n - d][i], value=jump)
     return [total.mul_(ratio) for total in totals]
 
 
@@ -331,16 +334,25 @@ def _quadrature(
     if orders[0][0].kinked:
         x, w = torch.cat([(x - 1) / 2, (x + 1) / 2]), torch.cat([w, w]) / 2
     weights = [(-1) ** n * w * profile(x) / math.sqrt(2 * math.pi) for profile, n in orders]
-    # Node after node: an array of all nodes and pairs would be many times as large.
-    totals, start = [torch.zeros_like(z) for _ in orders], -z
-    for k in range(len(x)):
-        t = torch.addcmul(start, h, x[k]).clamp_min_(-end)
+    totals, start = [z.new_zeros(z.numel()) for _ in orders], -z
+    # A few nodes together: an array of all nodes and pairs would be many times as large.
+    step = _nodes_together(z)
+    for first in range(0, len(x), step):
+        some = slice(first, first + step)
+        t = torch.addcmul(start, h, x[some].reshape(-1, *[1] * z.dim())).clamp_min_(-end)
         values = _hermite(t, (t * t).mul_(-0.5).exp_(), max(n for _, n in orders))
-        for i, (_, n) in enumerate(orders):
-            totals[i].addcmul_(weights[i][k], values[n])
+        for total, weight, (_, n) in zip(totals, weights, orders, strict=True):
+            total.addmv_(values[n].reshape(len(t), *total.shape).mT, weight[some])
     # Beyond the support by `end` widths, where z was clamped, the integral is zero.
     is_near = (h + end - z).sign()
-    return [total.mul_(is_near) for total in totals]
+    return [total.view(z.shape).mul_(is_near) for total in totals]
+
+
+def _nodes_together(pairs: Tensor) -> int:
+    """Return the number of nodes that are evaluated at once."""
+    if sizes_are_symbols():
+        return 1
+    return max(1, (_BLOCK if pairs.is_cpu else _DEVICE_BLOCK) // max(1, pairs.numel()))
 
 
 def _hermite(t: Tensor, gauss: Tensor, order: int) -> list[Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations  # before 2.9 torch compiles no inner functio
 from collections.abc import Callable
 from functools import partial, reduce
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Size, Tensor, nn
@@ -15,6 +15,7 @@ from .modes import branches_allowed, exported
 from .validation import map_tensors
 
 __all__ = [
+    "Cholesky",
     "add_event_dims",
     "add_sums",
     "normal_sums",
@@ -103,23 +104,39 @@ def add_sums(a: Sums, b: Sums) -> Sums:
     return tuple(x + y for x, y in zip(a, b, strict=True))
 
 
-def solve_shared(matrix: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+class Cholesky(NamedTuple):
+    """Cholesky factors of matrices (S, N, N), and which of these are not positive definite."""
+
+    factor: Tensor
+    failed: Tensor  # 0 if the factor exists
+
+    @classmethod
+    def of(cls, matrix: Tensor) -> Cholesky:
+        """Factor matrices (S, N, N)."""
+        return cls(*torch.linalg.cholesky_ex(matrix))
+
+    def least_pivot(self) -> Tensor:
+        """Return the least squared pivot (S,), 0 or NaN without a factor."""
+        pivots = self.factor.diagonal(dim1=-2, dim2=-1).square().amin(-1)
+        return torch.where(self.failed == 0, pivots, 0)
+
+
+def solve_shared(matrix: Tensor, right: Tensor) -> tuple[Tensor, Cholesky]:
     r"""Solve $A X = Y$ for positive definite A (S, N, N).
 
-    Examples may share A: Y has shape (B, N, E), and S is B or 1. Return X, and the least squared
-    pivot of each matrix (S,), 0 or NaN if one is not positive.
+    Examples may share A: Y has shape (B, N, E), and S is B or 1. Return X, and the factor of A.
     """
-    factor, pivots = _cholesky(matrix)
+    cholesky = Cholesky.of(matrix)
     # Examples that share a matrix are further columns.
     count, channels = matrix.shape[0], right.shape[-1]
     shared_by = right.shape[0] // max(count, 1)
     columns = right.unflatten(0, (count, shared_by)).transpose(1, 2).flatten(2)
-    solution = torch.cholesky_solve(columns, factor)
+    solution = torch.cholesky_solve(columns, cholesky.factor)
     solution = solution.unflatten(2, (shared_by, channels)).transpose(1, 2).flatten(0, 1)
-    return solution, pivots
+    return solution, cholesky
 
 
-def solve_orthogonally(matrix: Tensor, design: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+def solve_orthogonally(matrix: Tensor, design: Tensor, values: Tensor) -> tuple[Tensor, Cholesky]:
     r"""Solve $A C = F^\top H$, where $A - F^\top F$ is positive semidefinite.
 
     With the Cholesky factor K of A, $C = K^{-\top} (Q^\top H)$ and $Q = F K^{-\top}$. No singular
@@ -130,18 +147,11 @@ def solve_orthogonally(matrix: Tensor, design: Tensor, values: Tensor) -> tuple[
     A (S, N, N) and F (S, L, N) are float64, H has shape (B, L, E), and S is B or 1. Returns are as
     for `solve_shared`.
     """
-    factor, pivots = _cholesky(matrix)
-    unit = torch.eye(matrix.shape[-1], dtype=factor.dtype, device=factor.device)
-    inverse = torch.linalg.solve_triangular(factor, unit, upper=False)
+    cholesky = Cholesky.of(matrix)
+    unit = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    inverse = torch.linalg.solve_triangular(cholesky.factor, unit, upper=False)
     products = (inverse @ design.mT).to(values.dtype) @ values
-    return inverse.mT @ products.double(), pivots
-
-
-def _cholesky(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Return Cholesky factors, and the least squared pivot of each."""
-    factor, failed = torch.linalg.cholesky_ex(matrix)
-    pivots = factor.diagonal(dim1=-2, dim2=-1).square().amin(-1)
-    return factor, torch.where(failed == 0, pivots, 0)
+    return inverse.mT @ products.double(), cholesky
 
 
 def add_event_dims(mask: Tensor, event: Size) -> Tensor:

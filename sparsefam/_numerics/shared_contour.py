@@ -68,8 +68,8 @@ LOG_ZERO = -13.0
 _LARGE = 60.0
 # Centers are left out if rows are near to less than this fraction of them.
 _MOST_REACHED = 0.7
-# Waves in a block of rows: its arrays fit the cache.
-_BLOCK = 2**17
+# Waves in a block of rows, whose arrays fit the cache; on other devices than a CPU.
+_BLOCK, _DEVICE_BLOCK = 2**17, 2**24
 
 
 class Contours(NamedTuple):
@@ -287,7 +287,8 @@ def _sum_blocks(
     """Compute `_sum_nodes` of the first `count` nodes in blocks of rows."""
     total, size = len(rows.level), points.shape[1]
     waves = (count or max(contours.counts)) * size
-    step = total if total * waves <= 2 * _BLOCK else max(1, _BLOCK // waves)
+    most = _BLOCK if points.is_cpu else _DEVICE_BLOCK
+    step = total if total * waves <= 2 * most else max(1, most // waves)
     blocks = [rows.block(start, start + step) for start in range(0, max(total, 1), max(step, 1))]
     sums = [_sum_nodes(x, points, contours.of(x.level, count), sloped, dtype) for x in blocks]
     if len(sums) == 1:

@@ -18,6 +18,7 @@ __all__ = [
     "characteristic",
     "digamma_difference",
     "digamma_excess",
+    "log_positive",
     "log_ball_tail",
     "log_gamma_ratio",
     "normal_density",
@@ -389,3 +390,9 @@ def normal_density(t: Tensor, centers: Tensor, covariance: Tensor) -> Tensor:
     log_peak = -(factor.diagonal(dim1=-2, dim2=-1) * math.sqrt(2 * math.pi)).log().sum(-1)
     values = torch.exp(log_peak.unsqueeze(-1) - 0.5 * z.square().sum(-2))
     return values.mT.reshape(offset.shape[:-1]).to(dtype)
+
+
+def log_positive(x: Tensor) -> Tensor:
+    """Return the logarithm of x; -inf with zero gradient where x is not positive."""
+    positive = x > 0
+    return torch.where(positive, torch.where(positive, x, 1.0).log(), -math.inf)

@@ -47,7 +47,6 @@ LARGEST_SIZE, LARGEST_POWER = 2**63 - 1, 170
 LARGEST_ORDER = 10_000
 # So many entries of an argument are shown in messages.
 _SHOWN = 6
-# A tuple, since torch 2.8 does not compile isinstance of a union.
 _HOLDERS = (Distribution, Transform, nn.Module)
 
 

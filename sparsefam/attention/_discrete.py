@@ -24,8 +24,9 @@ from ._masks import full_precision
 
 __all__ = ["attend"]
 
-# Scores in a block: few enough for the cache, many enough for an operation's overhead; on a GPU.
-_BLOCK, _GPU_BLOCK = 2**18, 2**24
+# Scores in a block: few enough for the cache, many enough for an operation's overhead; on devices
+# other than a CPU.
+_BLOCK, _DEVICE_BLOCK = 2**18, 2**24
 
 
 def attend(
@@ -67,7 +68,7 @@ def _scores(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
 def _blocks(queries: Tensor, keys: Tensor) -> Iterator[tuple[slice, ...]]:
     """Return slices of examples, heads and queries."""
     shape = queries.shape[:3]
-    rows = max(1, (_GPU_BLOCK if keys.is_cuda else _BLOCK) // max(1, keys.shape[2]))
+    rows = max(1, (_BLOCK if keys.is_cpu else _DEVICE_BLOCK) // max(1, keys.shape[2]))
     sizes = rows // max(1, shape[1] * shape[2]), rows // max(1, shape[2]), rows
     # Whole examples if several fit into a block, else whole heads, else rows of queries.
     starts = (range(0, n, max(1, size)) for n, size in zip(shape, sizes, strict=True))
@@ -173,13 +174,15 @@ def _pull_block_back(
 
 
 def _like_expectations(
-    queries: Tensor, keys: Tensor, values: Tensor, *_: Any
+    queries: Tensor, keys: Tensor, values: Tensor, *_: object
 ) -> tuple[Tensor, Tensor]:
     shape = queries.shape[:3]
     return values.new_empty(*shape, values.shape[-1]), queries.new_empty(*shape, 1)
 
 
-def _like_gradients(slope: Tensor, means: Tensor, A: Tensor, *inputs: Any) -> list[Tensor]:
+def _like_gradients(
+    slope: Tensor, means: Tensor, A: Tensor, *inputs: Tensor | None
+) -> list[Tensor]:
     none = slope.new_empty(0)
     return [none if x is None else torch.empty_like(x).contiguous() for x in inputs[:5]]
 

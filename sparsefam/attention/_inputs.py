@@ -6,6 +6,7 @@ import torch
 from torch import Size, Tensor
 
 from .._numerics.least_squares import zero_masked
+from .._numerics.validation import require_tensor
 from ..supports import Box
 from ._masks import (
     AttentionMask,
@@ -14,7 +15,6 @@ from ._masks import (
     check_mask,
     check_real,
     check_shape,
-    check_tensor,
     is_autocasting,
     require_all,
 )
@@ -131,7 +131,7 @@ class InputShapes(NamedTuple):
 
 def check_sequence(name: str, x: Tensor, dtype: torch.dtype | None) -> None:
     """Raise ValueError unless x is floating with three dimensions, and of the layer's dtype."""
-    check_tensor(name, x)
+    require_tensor(name, x)
     if not x.is_floating_point() or x.ndim != 3:
         got = f"{x.dtype} of shape {tuple(x.shape)}"
         raise ValueError(f"{name} must be floating with three dimensions, got {got}")

@@ -10,6 +10,7 @@ from torch import Size, Tensor
 
 from .._numerics.least_squares import add_event_dims
 from .._numerics.modes import compiled
+from .._numerics.validation import require_tensor
 
 __all__ = [
     "AttentionMask",
@@ -18,7 +19,6 @@ __all__ = [
     "check_mask",
     "check_real",
     "check_shape",
-    "check_tensor",
     "full_precision",
     "is_autocasting",
     "require_all",
@@ -135,22 +135,16 @@ def require_finite(name: str, x: Tensor, shape: Size, mask: Tensor | None) -> No
         require_all(valid, f"{name} must be finite where they take part", x)
 
 
-def check_tensor(name: str, x: object) -> None:
-    """Raise ValueError unless something is a tensor."""
-    if not isinstance(x, Tensor):
-        raise ValueError(f"{name} must be a tensor, got {type(x).__name__}")
-
-
 def check_real(name: str, x: Tensor) -> None:
     """Raise ValueError unless something is a tensor, neither complex nor boolean."""
-    check_tensor(name, x)
+    require_tensor(name, x)
     if x.is_complex() or x.dtype == torch.bool:
         raise ValueError(f"{name} must be real numbers, got {x.dtype}")
 
 
 def check_shape(name: str, x: Tensor, *shapes: Shape, hint: str = "") -> None:
     """Raise ValueError unless something is a tensor of one of the shapes."""
-    check_tensor(name, x)
+    require_tensor(name, x)
     # `in` does not compare sizes that a trace holds as symbols.
     if not any(len(x.shape) == len(y) and all(map(eq, x.shape, y)) for y in shapes):
         listed = " or ".join(map(str, dict.fromkeys(shapes)))

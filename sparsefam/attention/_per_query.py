@@ -57,6 +57,7 @@ def weights_per_query(
 
     Takes the arguments of `fit_per_query`, and expectations of functions (B, heads, Lq, N).
     """
+    # Heads of a group read the same positions, and share a Gram matrix.
     groups, heads = visible.shape[1], features.shape[1]
     statistics = _statistics(regression, positions, values, visible)
     right = features.double().unflatten(1, (groups, heads // groups)).movedim(2, 4)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +40,8 @@ from .scores import (
 from .value_function import ValueFunction
 
 __all__ = ["ContinuousAttention"]
+
+_Given = TypeVar("_Given", Tensor, Tensor | None)
 
 # Short forms of scores.
 _SCORES: dict[str, Callable[[], AttentionScore]] = {
@@ -271,7 +273,7 @@ class ContinuousAttention(nn.Module):
             self.rebuild_cache()
         return self
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__(state)
         self.rebuild_cache()
 
@@ -343,7 +345,8 @@ class ContinuousAttention(nn.Module):
         is_single = isinstance(query, Tensor) and query.dim() == 2
         if is_single:
             axis = 0 if self.batch_first else 1
-            query, key, value = (_add_batch(x, 2, axis) for x in (query, key, value))
+            query = _add_batch(query, 2, axis)
+            key, value = (_add_batch(x, 2, axis) for x in (key, value))
             key_padding_mask = _add_batch(key_padding_mask, 1)
         if function is None:
             sequences = query, key, value, positions, key_padding_mask, attn_mask
@@ -628,7 +631,7 @@ def _rebuild_cache(module: nn.Module, _: object) -> None:
         module.rebuild_cache()
 
 
-def _add_batch(x: Any, dim: int, axis: int = 0) -> Any:
+def _add_batch(x: _Given, dim: int, axis: int = 0) -> _Given:
     """Insert the dimension of a batch of one into a tensor of `dim` dimensions."""
     return x.unsqueeze(axis) if isinstance(x, Tensor) and x.dim() == dim else x
 

@@ -194,12 +194,12 @@ class SplitScore(AttentionScore):
         for score in self._scores():
             score.reset_parameters()
 
-    def forward(self, query: Tensor, key: Tensor) -> list[Any]:
+    def forward(self, query: Tensor, key: Tensor) -> list[Tensor]:
         """Return the projections of each score."""
         return [score(query, key) for score in self._scores()]
 
     def density(
-        self, projected: Any, alpha: Tensor | float, temperature: float, observed: Observed
+        self, projected: list[Tensor], alpha: Tensor | float, temperature: float, observed: Observed
     ) -> SparseDistribution:
         """Return densities (B, heads, Lq), in the order of the scores."""
         # All are elliptical with one alpha, so that their parameters can be joined.
@@ -235,7 +235,7 @@ class SplitScore(AttentionScore):
         )
 
     def _scores(self) -> list[AttentionScore]:
-        return list(cast(Any, self.scores))
+        return [cast(AttentionScore, score) for score in self.scores]
 
     def _heads(self) -> list[slice]:
         """Return the slice of heads of each score."""

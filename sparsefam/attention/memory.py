@@ -180,6 +180,7 @@ class ContractingMemory(nn.Module):
         # The past is refitted in [0, tau] from samples, and the chunk is moved behind it.
         later = self.tau + (1 - self.tau) * positions
         if reset is not None:
+            # The first chunk of an example occupies all of [0, 1].
             later = torch.where(reset.unsqueeze(-1), positions, later)
         sums = self.regression.statistics(later, values, mask)
         batch, size, channels = sums.cross.shape
@@ -232,6 +233,7 @@ class ContractingMemory(nn.Module):
 
         def mass(t: Tensor) -> Tensor:
             rows = t.mT.reshape(*t.mT.shape, *(1,) * (len(density.batch_shape) - 1))
+            # Batch (B, heads, Lq) to (T, B, heads * Lq).
             cdf = p.cdf(rows).reshape(len(rows), -1, density.batch_shape[1:].numel())
             return cdf.mean(-1).mT  # over heads and queries
 

@@ -6,18 +6,17 @@ from typing import NamedTuple
 import torch
 from torch import Size, Tensor
 
-from .._numerics.operators import differentiable_once
 from ._masks import check_shape, require_all
 
 __all__ = ["NormalEquations", "check_equations", "gcv_penalty"]
 
 # Range of cross-validated penalties, relative to the trace of the Gram matrix.
 _LOWEST, _HIGHEST = 1e-11, 1e3
-# Points of the first grid of penalties and of each refinement; refinements and Newton steps.
-_COARSE, _FINE, _REFINEMENTS, _NEWTON_STEPS = 65, 17, 3, 4
+# Points of the first grid of penalties and of each refinement, and refinements.
+_COARSE, _FINE, _REFINEMENTS = 65, 17, 5
 _TINY = 1e-200
-# Differences in log GCV below this are ties. A curvature must exceed rounding by this factor.
-_TIE, _RESOLVED = 1e-11, 1e3
+# Differences in log GCV below this are ties.
+_TIE = 1e-11
 
 
 class NormalEquations(NamedTuple):
@@ -85,6 +84,7 @@ def check_equations(name: str, statistics: NormalEquations, shape: Size) -> None
     check_shape(f"{name}.sum_of_values", statistics.sum_of_values, (batch, channels))
 
 
+@torch.no_grad()
 def gcv_penalty(statistics: NormalEquations) -> Tensor:
     r"""Minimize generalized cross-validation for each example; return penalties of shape (B,).
 
@@ -94,36 +94,30 @@ def gcv_penalty(statistics: NormalEquations) -> Tensor:
     The range is from $10^{-11}$ to $10^3$ times the trace of $F^\top F$. Residuals below rounding
     times $\sqrt{\operatorname{tr} F^\top F / \lambda}\, \lVert H \rVert^2$, which the statistics
     cannot resolve, are replaced by that bound. Of penalties that tie the smallest is chosen.
-
-    First derivatives are by the implicit function theorem at a minimum inside the range; at its
-    ends, and where residuals are not resolved, the penalty has the derivatives of the trace.
+    Derivatives take the penalties as given.
 
     References:
         Golub, Heath and Wahba (1979), Generalized Cross-Validation as a Method for Choosing a Good
         Ridge Parameter. Technometrics 21
     """
-    with torch.no_grad():
-        curve = _gcv_curve(NormalEquations(*(x.detach() for x in statistics)))
-        log_penalty = _minimize(
-            curve, _trace(statistics.gram).expand_as(statistics.cross[..., 0, :1])
-        )
-        _, slope, curvature, error = (x.squeeze(-1) for x in curve(log_penalty.unsqueeze(-1)))
-        stationary = (slope.abs() < 1e-6) & (curvature > 1e-6) & (curvature > _RESOLVED * error)
-        rate = torch.where(stationary, 1 / curvature, 0)
-        penalty = log_penalty.exp()
-    if not torch.is_grad_enabled():
-        return penalty
-    # At a root of the slope s(log l, x): d log l / dx = -(ds/dx) / (ds/d log l), s' the curvature.
-    trace, slope = _trace(statistics.gram).squeeze(-1), _gcv_slope(statistics, penalty, stationary)
-    change = torch.where(stationary, -rate * (slope - slope.detach()), trace / trace.detach() - 1)
-    return penalty * (1 + differentiable_once(change))
+    log_gcv = _log_gcv(statistics)
+    trace = _trace(statistics.gram).expand_as(statistics.cross[..., 0, :1])
+    lowest, highest = (trace * _LOWEST).log(), (trace * _HIGHEST).log()
+    low, high = lowest, highest
+    for count in (_COARSE, *[_FINE] * _REFINEMENTS):
+        grid = torch.linspace(0, 1, count, dtype=trace.dtype, device=trace.device)
+        points = low + (high - low) * grid
+        height = log_gcv(points)
+        # The first of equals, so that rounding does not choose among penalties of a flat curve.
+        ties = height <= height.amin(-1, keepdim=True) + _TIE
+        best = points.gather(-1, ties.byte().argmax(-1, keepdim=True))
+        step = (high - low) / (count - 1)
+        low, high = torch.maximum(best - step, lowest), torch.minimum(best + step, highest)
+    return best.squeeze(-1).exp()
 
 
-Curve = Callable[[Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]
-
-
-def _gcv_curve(statistics: NormalEquations) -> Curve:
-    """Return a function of log penalties: log GCV, two derivatives, and a bound on rounding."""
+def _log_gcv(statistics: NormalEquations) -> Callable[[Tensor], Tensor]:
+    """Return a function from log penalties to log GCV plus a bound on its rounding."""
     gram, cross, squares, count, *_ = statistics
     eigenvalues, vectors = torch.linalg.eigh(gram)
     # In the eigenbasis F'F = U diag(e) U', with b = U'F'H, the residual sum of squares is
@@ -136,77 +130,19 @@ def _gcv_curve(statistics: NormalEquations) -> Curve:
     projections = (vectors.mT @ cross).square().sum(-1).unsqueeze(-2)
     trace, squares, count = _trace(gram), squares.unsqueeze(-1), count.unsqueeze(-1)
 
-    def curve(log_penalty: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def log_gcv(log_penalty: Tensor) -> Tensor:
         penalty = log_penalty.exp().unsqueeze(-1)
         shrunk = penalty / (eigenvalues + penalty)
-        kept = 1 - shrunk
-        explained = projections / (eigenvalues + penalty)
-        residual = squares - (explained * (1 + shrunk)).sum(-1)
+        residual = squares - (projections / (eigenvalues + penalty) * (1 + shrunk)).sum(-1)
         noise = 4 * eps * (trace / log_penalty.exp()).sqrt() * squares
-        resolved = residual > noise
-        residual = torch.where(resolved, residual, noise).clamp_min(_TINY)
-        # Derivatives in log l, where l / (e + l) has the derivative e l / (e + l)^2.
-        slope = 2 * (explained * shrunk.square()).sum(-1)
-        slope = torch.where(resolved, slope, -0.5 * noise) / residual
-        second = 2 * (explained * shrunk.square() * (2 * kept - shrunk)).sum(-1)
-        second = torch.where(resolved, second, 0.25 * noise) / residual
+        residual = torch.maximum(residual, noise).clamp_min(_TINY)
         freedom = (count - size + shrunk.sum(-1)).clamp_min(_TINY)
-        freedom_slope = (kept * shrunk).sum(-1) / freedom
-        freedom_second = (kept * shrunk * (kept - shrunk)).sum(-1) / freedom
-        return (
-            residual.log() - 2 * freedom.log(),
-            slope - 2 * freedom_slope,
-            second - slope.square() - 2 * (freedom_second - freedom_slope.square()),
-            noise / residual + 8 * eps * (count + size) / freedom,
-        )
+        error = noise / residual + 8 * eps * (count + size) / freedom
+        return residual.log() - 2 * freedom.log() + error
 
-    return curve
-
-
-def _minimize(curve: Curve, trace: Tensor) -> Tensor:
-    """Minimize over log penalties by nested grids and Newton steps; trace (B, 1), result (B,)."""
-    lowest, highest = (trace * _LOWEST).log(), (trace * _HIGHEST).log()
-    low, high = lowest, highest
-    for count in (_COARSE, *[_FINE] * _REFINEMENTS):
-        grid = torch.linspace(0, 1, count, dtype=trace.dtype, device=trace.device)
-        points = low + (high - low) * grid
-        height, _, _, error = curve(points)
-        height = height + error
-        # The first of equals, so that rounding does not choose among penalties of a flat curve.
-        ties = height <= height.amin(-1, keepdim=True) + _TIE
-        best = points.gather(-1, ties.byte().argmax(-1, keepdim=True))
-        step = (high - low) / (count - 1)
-        low, high = torch.maximum(best - step, lowest), torch.minimum(best + step, highest)
-    # Steps that leave the bracket of the last grid, or whose curvature is rounding, are not taken.
-    for _ in range(_NEWTON_STEPS):
-        _, slope, curvature, error = curve(best)
-        newton = best - slope / curvature
-        inside = (curvature > _RESOLVED * error) & (newton > low) & (newton < high)
-        best = torch.where(inside, newton, best)
-    return best.squeeze(-1)
+    return log_gcv
 
 
 def _trace(gram: Tensor) -> Tensor:
     """Return traces (B or 1, 1), at least tiny."""
     return gram.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True).clamp_min(_TINY)
-
-
-def _gcv_slope(statistics: NormalEquations, penalty: Tensor, stationary: Tensor) -> Tensor:
-    """Return the slope (B,) of log GCV in the log penalty, differentiable where stationary."""
-    gram, cross, squares, count, *_ = statistics
-    size = gram.shape[-1]
-    eye = torch.eye(size, dtype=gram.dtype, device=gram.device)
-    ridge = penalty[:, None, None]
-    # The formulas of `_gcv_curve` without eigenvectors, whose derivatives divide by differences of
-    # eigenvalues: tr (G + l I)^-1 and its like are smooth where these coincide.
-    factor = torch.linalg.cholesky_ex(
-        torch.where(stationary[:, None, None], gram + ridge * eye, eye)
-    )[0]
-    inverse = torch.cholesky_inverse(factor)
-    fitted = inverse @ cross
-    residual = squares - (fitted * (cross + ridge * fitted)).sum((-2, -1))
-    trace = inverse.diagonal(dim1=-2, dim2=-1).sum(-1)
-    freedom = torch.where(stationary, count - size + penalty * trace, 1)
-    residual = torch.where(stationary, residual, 1)
-    slope = 2 * penalty.square() * (fitted * (inverse @ fitted)).sum((-2, -1)) / residual
-    return slope - 2 * penalty * (trace - penalty * inverse.square().sum((-2, -1))) / freedom

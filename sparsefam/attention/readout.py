@@ -24,7 +24,6 @@ class Readout(nn.Module):
         parts: Number of intervals, equal parts of the regression's domain.
         regression: How functions are fitted, with a basis of numbers. None: `RidgeRegression()`,
             for positions in [0, 1].
-        learned: Whether the ends of the intervals, which then may overlap, are learned.
 
     Raises:
         ValueError: `parts` not a positive integer, or locations of the basis are vectors.
@@ -35,37 +34,17 @@ class Readout(nn.Module):
         torch.Size([2, 32])
     """
 
-    def __init__(
-        self, parts: int = 4, regression: RidgeRegression | None = None, *, learned: bool = False
-    ) -> None:
+    def __init__(self, parts: int = 4, regression: RidgeRegression | None = None) -> None:
         super().__init__()
         require_integer("parts", parts, 1)
         regression = RidgeRegression() if regression is None else regression
         if not isinstance(regression, RidgeRegression) or len(regression.domain) != 1:
             rule = "regression must be a RidgeRegression with a basis of numbers and a domain"
             raise ValueError(f"{rule}, got {regression!r}")
-        self.parts, self.regression, self.learned = parts, regression, learned
-        ((self._low, self._high),) = regression.domain
-        if learned:
-            self.loc, self.log_scale = (nn.Parameter(torch.empty(parts)) for _ in range(2))
-            self.reset_parameters()
+        self.parts, self.regression = parts, regression
 
     def extra_repr(self) -> str:
-        return f"parts={self.parts}, learned={self.learned}"
-
-    @torch.no_grad()
-    def reset_parameters(self) -> None:
-        """Divide the domain into equal parts."""
-        if self.learned:
-            loc, scale = self._equal_parts(self.loc)
-            self.loc.copy_(loc)
-            self.log_scale.copy_(scale.log())
-
-    def _equal_parts(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the centers and half the lengths (parts,) of equal parts of the domain."""
-        half = (self._high - self._low) / (2 * self.parts)
-        index = torch.arange(self.parts, dtype=like.dtype, device=like.device)
-        return self._low + half * (2 * index + 1), torch.full_like(index, half)
+        return f"parts={self.parts}"
 
     def forward(
         self, positions: Tensor, values: Tensor, key_padding_mask: Tensor | None = None
@@ -81,11 +60,11 @@ class Readout(nn.Module):
             ValueError: As `RidgeRegression.fit`.
         """
         function = self.regression.fit(positions, values, key_padding_mask=key_padding_mask)
-        dtype = function.coefficients.dtype
-        if self.learned:
-            loc, scale = self.loc.to(dtype), self.log_scale.to(dtype).exp()
-        else:
-            loc, scale = self._equal_parts(function.coefficients)
+        ((low, high),) = self.regression.domain
+        # Parts are [center - half, center + half], side by side.
+        half = (high - low) / (2 * self.parts)
+        like = function.coefficients
+        index = torch.arange(self.parts, dtype=like.dtype, device=like.device)
         # Uniform densities are the beta-Gaussians at infinity.
-        uniform = BetaGaussian(loc, scale, math.inf).expand([1, self.parts])
+        uniform = BetaGaussian(low + half * (2 * index + 1), half, math.inf).expand([1, self.parts])
         return function.expect(uniform).flatten(1)

@@ -10,13 +10,14 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from .._numerics.least_squares import (
+    Cholesky,
     normal_sums,
     solve_orthogonally,
     solve_shared,
     zero_masked,
 )
 from .._numerics.modes import branches_allowed, exported
-from .._numerics.validation import as_number, require_integer
+from .._numerics.validation import as_number, require_integer, require_tensor
 from ..bases import Basis, GaussianRBF
 from ..distributions import SparseDistribution
 from ..supports import Box, Domain, box_of
@@ -26,7 +27,6 @@ from ._masks import (
     check_mask,
     check_real,
     check_shape,
-    check_tensor,
     full_precision,
     require_all,
     require_finite,
@@ -90,8 +90,8 @@ class RidgeRegression(nn.Module):
             on a grid over the domain, 64 on the line, 100 in 2-D, 216 in 3-D.
         penalty: The ridge penalty $\lambda \ge 0$ of the papers, or "gcv".
         smoothing: The factor $\lambda \ge 0$ of the roughness, or "gcv": for each example the
-            minimizer of generalized cross-validation over all its channels, which is differentiable
-            once. None, without `penalty`: 0.003, and 0.1 in more than one dimension.
+            minimizer of generalized cross-validation over all its channels, which derivatives take
+            as given. None, without `penalty`: 0.003, and 0.1 in more than one dimension.
         domain: The range of locations, as ends (low, high) for all axes or for each. It scales the
             roughness, and is where bases without a bounded range are integrated. Without a basis it
             says how many axes there are. None: `basis.domain`, or (0, 1) without a basis.
@@ -335,9 +335,9 @@ class RidgeRegression(nn.Module):
     def _check_observations(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """Return positions (B or 1, L, *event); raise ValueError if shapes or dtypes do not fit."""
         check_real("positions", positions)
-        check_tensor("values", values)
+        require_tensor("values", values)
         if mask is not None:
-            check_tensor("mask", mask)
+            require_tensor("mask", mask)
         event = self.basis.event_shape
         if values.ndim != 3 or 0 in values.shape[1:]:
             rule = "values must have shape (B, L, E), L and E not zero"
@@ -439,16 +439,16 @@ class RidgeRegression(nn.Module):
             design = self.basis(zero_masked(positions, mask).double()).double()
             design = zero_masked(design, mask)
             # The normal equations in float64, whose condition is the square of the design's.
-            gram = design.mT @ design
-            matrix = gram + factor * self._penalty_matrix(gram)
+            penalty = self._penalty_matrix(design)
+            matrix = torch.baddbmm(penalty, design.mT, design, beta=factor)
             if self.smoothing is not None:
                 constant = values.sum(1) / count
                 middle = (design.sum(1) / count).unsqueeze(1)
                 # The means of the functions are 0, so that there is no gradient in the constant.
                 design = zero_masked(design - middle, mask)
                 values = zero_masked(values - constant.detach().unsqueeze(1), mask)
-            coefficients, pivots = solve_orthogonally(matrix, design, values)
-        self._check_pivots(pivots, matrix.amax((-2, -1)), factor)
+            coefficients, cholesky = solve_orthogonally(matrix, design, values)
+        self._check_pivots(cholesky, matrix, factor)
         return ValueFunction(self.basis, coefficients.to(dtype), factor, constant)
 
     def _solve(self, statistics: NormalEquations, dtype: torch.dtype) -> ValueFunction:
@@ -508,9 +508,8 @@ class RidgeRegression(nn.Module):
         """Solve the normal equations with right sides (B, N, Q)."""
         by_example = factor.reshape(-1, 1, 1) if isinstance(factor, Tensor) else factor
         gram = statistics.gram + by_example * self._penalty_matrix(statistics.gram)
-        solution, pivots = solve_shared(gram, right)
-        # The largest number in a positive definite matrix is on its diagonal.
-        self._check_pivots(pivots, gram.amax((-2, -1)), factor)
+        solution, cholesky = solve_shared(gram, right)
+        self._check_pivots(cholesky, gram, factor)
         return solution
 
     def _check_count(self, count: Tensor) -> None:
@@ -519,18 +518,24 @@ class RidgeRegression(nn.Module):
             rule = "mask and weights must let at least one position of every example take part"
             require_all(count > 0, rule, count)
 
-    def _check_pivots(self, pivots: Tensor, largest: Tensor, factor: Tensor | float) -> None:
+    def _check_pivots(self, cholesky: Cholesky, matrix: Tensor, factor: Tensor | float) -> None:
         """Raise ValueError unless pivots exceed rounding errors of the largest numbers."""
         if self.validate_args:
+            # The largest number in a positive definite matrix is on its diagonal.
+            pivots, largest = cholesky.least_pivot(), matrix.amax((-2, -1))
             rounding = len(self.basis) * torch.finfo(largest.dtype).eps * largest
             name = "penalty" if self.smoothing is None else "smoothing"
             rule = f"{name} must exceed the rounding errors of the basis's Gram matrix"
             require_all(pivots > rounding, rule, torch.zeros_like(pivots) + factor)
 
-    def _penalty_matrix(self, gram: Tensor) -> Tensor:
+    def _penalty_matrix(self, like: Tensor) -> Tensor:
         """Return the matrix of the penalty, (N, N)."""
         if self.smoothing is None:
-            return torch.eye(len(self.basis), dtype=gram.dtype, device=gram.device)
+            return torch.eye(len(self.basis), dtype=like.dtype, device=like.device)
+        return self.basis._keep(("roughness", self.domain), self._roughness)
+
+    def _roughness(self) -> Tensor:
+        """Return the roughness of the basis and a ridge, (N, N)."""
         matrix = self.basis.roughness(self.domain)
         diagonal = matrix.diagonal()
         ridge = _RIDGE * diagonal.clamp_min(_LEAST_ROUGHNESS * diagonal.mean())
@@ -595,5 +600,5 @@ def _taking_part(mask: Tensor | None, key_padding_mask: Tensor | None) -> Tensor
     if mask is not None:
         rule = "mask, True where observations take part, and key_padding_mask, True where not, must"
         raise ValueError(f"{rule} not both be given, got two tensors")
-    check_tensor("key_padding_mask", key_padding_mask)
+    require_tensor("key_padding_mask", key_padding_mask)
     return allowed_by(key_padding_mask)

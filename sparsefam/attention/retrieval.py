@@ -4,11 +4,10 @@ import math
 
 from torch import Tensor
 
-from .._numerics.validation import as_number, require, require_integer
+from .._numerics.validation import as_number, require, require_integer, require_tensor
 from .._prediction_map import rpm
 from ..distributions import SparseDistribution
 from ..scores import BasisExpansion
-from ._masks import check_tensor
 from .value_function import ValueFunction
 
 __all__ = ["retrieve"]
@@ -67,7 +66,7 @@ def retrieve(
     if not all(math.isfinite(high - low) for low, high in function.basis.domain):
         rule = "function must have a basis with a bounded domain"
         raise ValueError(f"{rule}, got {function.basis!r}")
-    check_tensor("query", query)
+    require_tensor("query", query)
     batch, _, channels = function.coefficients.shape
     fits = query.dim() == 3 and len(query) == batch and query.shape[-1] == channels
     if not fits or not query.is_floating_point():

@@ -274,10 +274,11 @@ class QuadraticScore(_ScoreProjection):
         counts, total, ndim = self._counts, math.prod(self._counts), len(self.box)
         loc, diagonal, triangle = (by_head(x, (*counts, x.shape[-1] // total)) for x in channels)
         low, high = ends(self.box, loc)
-        loc = low + (high - low) * torch.sigmoid(loc)
+        sides = high - low
+        loc = torch.addcmul(low, sides, torch.sigmoid(loc))
         # Dividing -(t - mu)^2 / (2 sigma^2) by the temperature multiplies sigma^2 by it.
         relative = math.sqrt(temperature) * (_LEAST_SIGMA + functional.softplus(diagonal))
-        sigma = (high - low) * relative
+        sigma = sides * relative
         score: Quadratic | MultivariateQuadratic
         if ndim == 1:
             score = Quadratic(loc.squeeze(-1), sigma=sigma.squeeze(-1))
@@ -303,7 +304,7 @@ class _MeshScore(AttentionScore):
     _mesh: KernelMesh | None = None
     most_alpha = 2.0
 
-    def _functions(self, basis: Basis) -> tuple[Any, FeatureMap]:
+    def _functions(self, basis: Basis) -> tuple[object, FeatureMap]:
         """Return the kernel or basis of the scores, and their functions."""
         raise NotImplementedError
 
@@ -354,7 +355,7 @@ class _MeshScore(AttentionScore):
         mesh = mesh.with_matrix_of(features).for_basis(basis)
         return replace(mesh.with_matrix_of(features), basis=basis)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         # The nodes belong to these tensors; the layer of a copy finds nodes for its tensors.
         return {**self.__dict__, "_mesh": None}
 
@@ -417,6 +418,7 @@ class KernelScore(_MeshScore, _ScoreProjection):
         points, (low, high) = self._points().double(), ends(self.box, self.inducing_points)
         gram = kernel_matrix(self.kernel, points, points)
         centers = initial_centers(self.heads, len(self.box)).to(points)
+        # Each head starts with a bump of the score around a center of its own.
         weights = _proximity(centers, (points - low) / (high - low))
         # The kernel may be zero between all inducing points.
         height = (weights @ gram).abs().amax(-1, keepdim=True).clamp_min(_TINY)
@@ -441,7 +443,7 @@ class KernelScore(_MeshScore, _ScoreProjection):
         points = self.inducing_points.detach().reshape(-1, len(self.box))
         return torch.maximum(torch.minimum(points, high), low)
 
-    def _functions(self, basis: Basis) -> tuple[Any, FeatureMap]:
+    def _functions(self, basis: Basis) -> tuple[object, FeatureMap]:
         points, (low, high) = self._points(), ends(self.box, self.inducing_points)
         moved = (self.inducing_points.detach().reshape(points.shape) - points).abs()
         rule = f"in the domain {self.box}"
@@ -478,7 +480,7 @@ class DiscreteScore(AttentionScore):
         self.q_proj = nn.Linear(dimensions.embed_dim, size, bias, **factory)
         self.k_proj = nn.Linear(dimensions.kdim, size, bias, **factory)
 
-    def forward(self, query: Tensor, key: Tensor) -> Any:
+    def forward(self, query: Tensor, key: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         """Return projected queries (B, heads, Lq, head_dim) and keys (B, heads, L, head_dim).
 
         Their inner products are the scores, over the root of their length.
@@ -589,7 +591,7 @@ class ContentScore(_MeshScore, DiscreteScore):
         score = BasisExpansion(weights, observed.basis)
         return _kernel_density(score, base, alpha, self.mesh(observed.basis))
 
-    def _functions(self, basis: Basis) -> tuple[Any, FeatureMap]:
+    def _functions(self, basis: Basis) -> tuple[object, FeatureMap]:
         return basis, BasisFeatures(basis)
 
     def _like(self, basis: Basis) -> Tensor:
@@ -622,6 +624,7 @@ def _match_moments(
     floor = (_LEAST_SIGMA * (high - low)).square()
     if len(box) == 1:
         return density_of_moments(mean, covariance.clamp_min(floor), alpha)
+    # Rounding of the moments is not symmetric.
     covariance = 0.5 * (covariance + covariance.mT)
     # The floor is below rounding if positions lie on a line far outside the domain.
     rounding = 64 * torch.finfo(mean.dtype).eps * covariance.diagonal(dim1=-2, dim2=-1)

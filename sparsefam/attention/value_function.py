@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
+from .._numerics.validation import require_tensor
 from ..bases import Basis
 from ..distributions import SparseDistribution
-from ._masks import check_real, check_shape, check_tensor, full_precision
+from ._masks import check_real, check_shape, full_precision
 
 __all__ = ["ValueFunction", "features_of"]
 
@@ -32,7 +33,7 @@ class ValueFunction:
     ) -> None:
         if not isinstance(basis, Basis):
             raise ValueError(f"basis must be a Basis, got {basis!r}")
-        check_tensor("coefficients", coefficients)
+        require_tensor("coefficients", coefficients)
         if coefficients.shape[1:2] != (len(basis),) or coefficients.ndim != 3:
             shape = tuple(coefficients.shape)
             raise ValueError(f"coefficients must have shape (B, {len(basis)}, E), got {shape}")
@@ -59,6 +60,7 @@ class ValueFunction:
         """
         check_real("t", t)
         event = self.basis.event_shape
+        # A location without a batch is shared by all functions.
         if t.ndim == len(event):
             t = t.unsqueeze(0)
         batch = self.coefficients.shape[0]

@@ -20,8 +20,9 @@ from .location_scale import LocationScale
 from .mixture import Mixture
 from .normal import Laplace, Normal
 from .scaled_beta import ScaledBeta
+from .symmetric import SymmetricDistribution
 from .truncated import Truncated
-from .univariate import SymmetricDistribution
+from .univariate import Geometry, Univariate
 
 __all__ = [
     "BetaGaussian",
@@ -30,6 +31,7 @@ __all__ = [
     "Density",
     "EllipticalDistribution",
     "Generator",
+    "Geometry",
     "Hurdle",
     "KernelDeformedExp",
     "KernelDistribution",
@@ -49,6 +51,7 @@ __all__ = [
     "Truncated",
     "TruncatedParabola",
     "TruncatedParaboloid",
+    "Univariate",
     "bregman_divergence",
     "tsallis_divergence",
 ]

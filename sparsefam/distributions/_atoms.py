@@ -1,7 +1,6 @@
 """Laws of numbers with atoms besides a density."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,13 +11,15 @@ from torch.types import _size
 
 from .._numerics.validation import require_shape
 from ..bases import Basis
-from ..supports import WithAtoms
-from .base import SoftmaxDistribution, SparseDistribution
+from ..supports import IntervalUnion, WithAtoms
+from .univariate import Geometry, Univariate, interval_by_tails
 
 __all__ = ["MixedDistribution"]
 
+_NO_LEVELS = "highest_density exists for laws without atoms only"
 
-class MixedDistribution(SparseDistribution):
+
+class MixedDistribution(Univariate):
     """A law of numbers with atoms: `log_prob` is the log mass at an atom, elsewhere a log density.
 
     A subclass has `base`, a float64 density of the same batch, and implements the methods that
@@ -27,7 +28,6 @@ class MixedDistribution(SparseDistribution):
 
     base: Any
     _members = ("base",)
-    alpha = SoftmaxDistribution.alpha
 
     def _atoms(self) -> tuple[Tensor, Tensor]:
         """Return locations of atoms, finite also where there is none, and log masses (K, *batch).
@@ -39,6 +39,14 @@ class MixedDistribution(SparseDistribution):
     def _continuous(self) -> tuple[Any, Tensor]:
         """Return the law of draws that are no atoms, and the logarithm of its mass (*batch)."""
         raise NotImplementedError
+
+    def geometry(self) -> Geometry:
+        """Return the ends of the support, without breakpoints."""
+        ends = self._intervals().flatten(-2)
+        return Geometry(ends.nan_to_num(math.inf).amin(-1), ends.nan_to_num(-math.inf).amax(-1))
+
+    def _interval(self, a: Tensor, b: Tensor, log: bool = False) -> Tensor:
+        return interval_by_tails(self, a, b, log)
 
     def _log_tail(self, value: Tensor, upper: Tensor) -> Tensor:
         # Subclasses know the logarithm of either tail, also of the larger one.
@@ -84,7 +92,7 @@ class MixedDistribution(SparseDistribution):
         within = mass * torch.where(mass > 0, inner.mean, 0.0)
         return (log_masses.exp() * atoms).sum(0) + within
 
-    def _known_moment(self, n: int, center: Tensor) -> Tensor:
+    def _moment_about(self, n: int, center: Tensor) -> Tensor:
         within = self._continuous()[0]._moment_about(n, center.double())
         return self._total((self._atoms()[0] - center) ** n, within)
 
@@ -110,11 +118,11 @@ class MixedDistribution(SparseDistribution):
         )
         return nodes.to(self._like.dtype), weights.to(self._like.dtype)
 
-    def _known_expect(self, psi: Basis, order: int) -> Tensor:
+    def _expect_basis(self, psi: Basis, order: int) -> Tensor:
         return self._total(psi(self._atoms()[0]), self._continuous()[0].expect(psi, order))
 
-    def _known_draws(self, sample_shape: _size) -> Tensor:
-        return self._draw(self.base.sample, sample_shape).to(self._like.dtype)
+    def _draw(self, sample_shape: Size) -> Tensor:
+        return self._from_base(self.base.sample(sample_shape)).to(self._like.dtype)
 
     def rsample(self, sample_shape: _size = Size()) -> Tensor:
         """Draw samples (*sample, *batch), differentiable in the parameters.
@@ -125,14 +133,19 @@ class MixedDistribution(SparseDistribution):
         if torch.is_grad_enabled() and not self.has_rsample:
             raise NotImplementedError("rsample needs a support of one interval: use sample")
         shape = require_shape("sample_shape", sample_shape)
-        return self._draw(self.base.rsample, shape).to(self._like.dtype)
+        return self._from_base(self.base.rsample(shape)).to(self._like.dtype)
 
-    def _draw(self, draw: Callable[[_size], Tensor], sample_shape: _size) -> Tensor:
-        """Draw samples from those that a method of the base draws."""
+    def _from_base(self, t: Tensor) -> Tensor:
+        """Turn draws of the base into draws of this law."""
         raise NotImplementedError
 
-    def _breakpoints(self) -> Tensor:
-        raise NotImplementedError("highest_density exists for laws without atoms only")
+    def highest_density(self, mass: Tensor | float) -> IntervalUnion:
+        """Raise NotImplementedError: there are atoms."""
+        raise NotImplementedError(_NO_LEVELS)
+
+    def highest_density_mass(self, value: Tensor) -> Tensor:
+        """Raise NotImplementedError: there are atoms."""
+        raise NotImplementedError(_NO_LEVELS)
 
     def _as_given(self, x: Tensor, value: Tensor) -> Tensor:
         """Return float64 numbers in the type of the parameters and of their argument."""

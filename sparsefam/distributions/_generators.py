@@ -10,9 +10,8 @@ from torch import Size, Tensor
 from .._numerics.ellipsoid import radial_rule
 from .._numerics.quadrature import smooth_unit_rule
 from .._numerics.roots import attach_root_gradient, increasing_root
-from .._numerics.special import digamma_difference, log_ball_tail, log_gamma_ratio
+from .._numerics.special import digamma_difference, log_ball_tail, log_gamma_ratio, log_positive
 from .._numerics.validation import require, require_power
-from ._summaries import log_positive
 
 __all__ = [
     "LOG_TAIL",

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from torch import Size, Tensor
@@ -23,45 +23,35 @@ from torch.types import _size
 from typing_extensions import Self
 
 from .._choice import register_expect
-from .._numerics.modes import branches_allowed
-from .._numerics.operators import differentiable_once, without_derivative
+from .._numerics.modes import branches_allowed, values_are_readable
 from .._numerics.validation import broadcast_arguments, in_float64, map_tensors, require
 from ..bases import Basis, Fourier
-from ..supports import RealLine
-from ._line.engine import (
-    Coordinate,
-    DoubleExponential,
-    IntegratedDistribution,
-    or_infinite,
-)
+from ._line.coordinates import Coordinate, DoubleExponential
 from ._line.laws import Law
+from ._line.panels import Panels, or_infinite
 from ._torch_laws import facts_of, torch_class
-from .base import SoftmaxDistribution, SparseDistribution, select_batch, selection
+from .base import SparseDistribution, select_batch, selection
 from .beta_gaussian import BetaGaussian
 from .elliptical import MultivariateNormal
-from .kernel_family import KernelDistribution
 from .normal import Laplace, Normal
+from .univariate import Geometry, Univariate
 
 __all__ = [
     "WRAPPERS",
     "TorchDensity",
     "TorchMultivariate",
     "TorchUnivariate",
-    "cuts_of",
     "dtype_of",
     "exact_base",
-    "intervals_of",
     "is_discrete",
-    "is_unbounded",
-    "law_of",
     "to_float64",
     "wrap",
 ]
 
 # Twice the nodes between two cuts for functions, and for waves.
 _FINE, _WAVES = 64, 512
-# How much of the mass a rule may miss.
-_LOST = 1e-3
+# A mass below which torch's distribution function, and 1 less it, are not accurate enough.
+_SMALL = 1e-3
 
 
 def _standard(standard: Normal | Laplace, p: Any) -> SparseDistribution:
@@ -235,60 +225,12 @@ def _coincide(end: Any, bound: Any) -> bool:
     return not branches_allowed(end) or bool((end == bound).all())
 
 
-def is_unbounded(p: Any) -> bool:
-    """Return whether every density of the batch is positive on the whole line."""
-    if isinstance(p, TorchUnivariate):
-        return p.ends == (None, None)
-    return isinstance(p.support, RealLine)
-
-
-def intervals_of(p: Any) -> Tensor:
-    """Return the support of a univariate density as intervals (*batch, J, 2)."""
-    support: Any = p if isinstance(p, TorchUnivariate) else p.support
-    return support.intervals
-
-
-def law_of(p: Any) -> Law | None:
-    """Return the law of a float64 density if its masses and quantiles have a closed form.
-
-    It is looked up by the exact class, as that of a user may have another `log_prob`. All other
-    bases are integrated: their `cdf` may be approximate, and a difference of its values is
-    inaccurate in the upper tail and between near ends.
-    """
-    if type(p) is Normal or type(p) is Laplace:
-        return Law(type(p).__name__.lower(), p.loc, p.scale)
-    if type(p) is TorchUnivariate:
-        return facts_of(p.base).law(p.base)
-    if type(p) is BetaGaussian and p._fixed_exponent == 0:
-        low, high = p.loc - p.scale, p.loc + p.scale
-        return Law("uniform", low, high - low, lower=low, upper=high)
-    return None
-
-
 def _has_gamma(p: object) -> bool:
     """Return whether torch's distribution function has no derivative in a concentration."""
     return p is not None and (isinstance(p, Gamma) or _has_gamma(getattr(p, "base_dist", None)))
 
 
-def cuts_of(p: Any) -> Tensor:
-    """Return locations (*batch, J), in any order, between which a density is smooth.
-
-    Less than a rounding error of the mass lies outside.
-    """
-    if (own := getattr(p, "_cuts", None)) is not None:
-        return own()
-    ends = intervals_of(p).flatten(-2)
-    if isinstance(p, KernelDistribution) and bool((p.alpha > 1).any()):
-        # Ends that are roots have no derivatives. First ones of integrals need them only where a
-        # density jumps, as a uniform escort does.
-        limit = without_derivative if bool(p.alpha.isinf().any()) else differentiable_once
-        ends = ends + 0 * limit(p.weights).sum(-1, keepdim=True)
-    nodes = p.quadrature()[0].detach()
-    inner = nodes[:: max(1, len(nodes) // 32)].movedim(0, -1)
-    return torch.cat([torch.where(ends.isfinite(), ends, math.nan), inner.to(ends)], -1)
-
-
-class TorchDensity(SoftmaxDistribution):
+class TorchDensity(SparseDistribution):
     """A continuous distribution of torch with the interface of this package.
 
     Off the support `log_prob` is -inf with zero gradient, whatever torch returns there.
@@ -307,7 +249,7 @@ class TorchDensity(SoftmaxDistribution):
         double = not base.event_shape and torch_class(base) is not None
         self.base: Any = map_tensors(self._sampler, in_float64) if double else self._sampler
         self._ones = torch.ones(base.batch_shape, **_options(self.base))
-        super().__init__(base.batch_shape, base.event_shape, validate_args=False)
+        SparseDistribution.__init__(self, base.batch_shape, base.event_shape, False)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.base})"
@@ -345,7 +287,7 @@ class TorchDensity(SoftmaxDistribution):
         density = self.base.log_prob(self._move_inside(value, inside & finite))
         return torch.where(inside, torch.where(finite, density, log_p), -math.inf)
 
-    def _known_draws(self, sample_shape: _size) -> Tensor:
+    def _draw(self, sample_shape: Size) -> Tensor:
         return self._expanded().sample(sample_shape)
 
     def rsample(self, sample_shape: _size = Size()) -> Tensor:
@@ -363,7 +305,8 @@ class TorchDensity(SoftmaxDistribution):
 
     def _inside(self) -> Tensor:
         """Return a location in the support (*batch, *event)."""
-        raise NotImplementedError
+        known = self._known("mean")
+        return self._like.new_zeros(self.event_shape) if known is None else known.detach()
 
     def _known(self, name: str, *arguments: Tensor, call: bool = False) -> Tensor | None:
         """Return a property or the value of a method of `base`, None if it is not implemented."""
@@ -407,10 +350,6 @@ class TorchMultivariate(TorchDensity):
         """Raise NotImplementedError: only univariate distributions of torch have a rule."""
         raise NotImplementedError(f"{type(self.base).__name__} has no quadrature rule")
 
-    def _inside(self) -> Tensor:
-        known = self._known("mean")
-        return self._like.new_zeros(self.event_shape) if known is None else known.detach()
-
     def _required(self, name: str) -> Tensor:
         value = self._known(name)
         if value is None:
@@ -418,7 +357,7 @@ class TorchMultivariate(TorchDensity):
         return value
 
 
-class TorchUnivariate(TorchDensity, IntegratedDistribution):
+class TorchUnivariate(TorchDensity, Univariate):
     """A continuous univariate distribution of torch, whose density should have one peak.
 
     Results for classes of torch and Pyro are float64. Quadrature replaces formulas that torch
@@ -430,31 +369,28 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
 
     _least_order = _FINE
 
-    @property
-    def ends(self) -> tuple[Tensor | None, Tensor | None]:
-        """Lower and upper end of the support (*batch), None where there is none."""
+    def geometry(self) -> Geometry:
+        """Return the ends of the support, without breakpoints."""
         ones = torch.ones_like(self._like)
-        low, high = (None if end is None else end * ones for end in _ends_of(self.base))
-        return low, high
+        return Geometry(*(None if end is None else end * ones for end in _ends_of(self.base)))
 
     @constraints.dependent_property
     def support(self) -> Constraint:
         """The support of `base`, or what its transforms turn its own base's into."""
-        low, high = self.ends if _is_transformed(self.base) else (None, None)
+        low, high, _ = self.geometry() if _is_transformed(self.base) else (None, None, None)
         if low is None:
             return self.base.support if high is None else constraints.less_than(high)
         return constraints.greater_than_eq(low) if high is None else constraints.interval(low, high)
 
+    def _intervals(self) -> Tensor:
+        return torch.stack(self._ends(), -1).unsqueeze(-2)
+
     @property
-    def intervals(self) -> Tensor:
-        """The support as an interval (*batch, 1, 2)."""
-        lower, upper = self.ends
-        infinite = torch.full_like(self._like, math.inf)
-        ends = [-infinite if lower is None else lower, infinite if upper is None else upper]
-        return torch.stack(ends, -1).unsqueeze(-2)
+    def _is_unbounded(self) -> bool:
+        return self.geometry()[:2] == (None, None)
 
     def _inside(self) -> Tensor:
-        lower, upper = (x if x is None else x.detach() for x in self.ends)
+        lower, upper = (x if x is None else x.detach() for x in self.geometry()[:2])
         if lower is not None and upper is not None:
             return (lower + upper) / 2
         if lower is not None:
@@ -462,7 +398,7 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
         return torch.zeros_like(self._like) if upper is None else upper - upper.abs().clamp_min(1)
 
     @property
-    def _line(self) -> DoubleExponential:
+    def _coordinate(self) -> DoubleExponential:
         """The coordinate, around the mode or what else is known of the middle."""
         with torch.no_grad():
             center = self._inside()
@@ -475,7 +411,7 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
             # where the log density is more curved.
             top = self.base.log_prob(center)
             spread = (0.5 * torch.exp(-top)).clamp(1e-9, 1e9)
-            if self.ends == (None, None):
+            if self._is_unbounded:
                 step = spread / 64
                 fall = top - self.base.log_prob(center + torch.stack([-step, step])).mean(0)
                 curved = step / (2 * fall).sqrt()
@@ -483,15 +419,11 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
             known = self._known("stddev")
             if known is not None:
                 valid = known.isfinite() & (known > 0)
-                if self.ends == (None, None):
+                if self._is_unbounded:
                     # A variance that hardly exists says nothing of the middle.
                     valid = valid & (self.tail_indices()[1] > 2.5)
                 spread = torch.where(valid, known, spread)
-        return DoubleExponential(*self.ends, center, spread)
-
-    def _ends(self) -> tuple[Tensor, Tensor]:
-        low, high = self.intervals[..., 0, :].unbind(-1)
-        return low, high
+        return DoubleExponential(*self.geometry()[:2], center, spread)
 
     def _log_q(self, t: Tensor) -> Tensor:
         # Without checks, where no derivative may be undefined.
@@ -499,29 +431,31 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
 
     @property
     def _law(self) -> Law | None:
-        return law_of(self)
+        # Not of classes of users, which may have another `log_prob`. All other distributions are
+        # integrated: torch's `cdf` may be approximate.
+        return facts_of(self.base).law(self.base)
 
     @property
-    def _log_mass(self) -> Tensor:
-        return torch.zeros_like(self._like)
+    def _panels(self) -> Panels:
+        line, name = self._coordinate, type(self.base).__name__
+        return Panels(self._log_q, line, self._ends(), places=self._division(line), name=name)
 
     def _division(self, line: Coordinate) -> Tensor:
         """Return coordinates (J, *batch) of what may be kinks: the mode, at 0, and loc."""
-        found = torch.zeros_like(self._like).unsqueeze(0)
+        mode = torch.zeros_like(self._like).unsqueeze(0)
         if facts_of(self.base).is_smooth:
-            return found[:0]
+            return mode[:0]
         loc = self._known("loc")
-        return found if loc is None else torch.cat([found, line.onto(loc).expand_as(found)])
+        return mode if loc is None else torch.cat([mode, line.onto(loc).expand_as(mode)])
 
-    def _find_cuts(self, line: Coordinate, fine: bool = True) -> Tensor:
-        edges = torch.stack([line.onto(end) for end in self._ends()])
-        return self._cuts_at(line, self._division(line), edges, True)
-
-    def _check_rule(self, mass: Tensor) -> None:
-        rule = "a density on the line whose mass at these nodes is 1"
-        require((mass - 1).abs() < _LOST, type(self.base).__name__, rule, mass)
+    def cdf(self, value: Tensor) -> Tensor:
+        """Return the mass below `value`, by torch's formula if there is one."""
+        self._check_value(value)
+        below = self._known_cdf(value)
+        return super().cdf(value) if below is None else below
 
     def _known_cdf(self, value: Tensor) -> Tensor | None:
+        """Return torch's distribution function, if there is one."""
         low, high = self._ends()
         inside = (low < value) & (value < high)
         t = torch.where(inside, value, self._inside())
@@ -529,27 +463,56 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
         if known is None:
             return None
         if known.requires_grad and _has_gamma(self.base):
-            share = self._share_by_rule(t, torch.zeros_like(inside))
+            share = self._panels.tail(t, torch.zeros_like(inside))
             known = known.detach() + (share - share.detach())
         return torch.where(inside, known, (value >= high).to(known.dtype))
 
-    def _known_tail(self, value: Tensor, upper: Tensor, log: bool) -> Tensor:
-        below = self._known_cdf(value) if self._law is None and not log else None
+    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
+        below = None if log or self._has_masses else self._known_cdf(value)
         if below is None:
-            return super()._known_tail(value, upper, log)
-        return torch.where(upper, 1 - below, below)
+            return super()._tail(value, upper, log)
+        tail = torch.where(upper, 1 - below, below)
+        small = tail < _SMALL
+        if values_are_readable(small) and not small.any():
+            return tail
+        return torch.where(small, super()._tail(value, upper), tail)
 
-    def _known_icdf(self, value: Tensor) -> Tensor:
-        known = self._known("icdf", value * torch.ones_like(self._like))
-        return super()._known_icdf(value) if known is None else known
+    @property
+    def _has_masses(self) -> bool:
+        return self._law is not None
 
     def _log_part(self, start: Tensor, end: Tensor) -> Tensor:
-        return cast(Law, self._law).log_mass(start, end)
+        if (law := self._law) is None:
+            return super()._log_part(start, end)
+        return law.log_mass(start, end)
 
-    def _closed_form(self, name: str) -> Tensor | None:
-        if name == "mode" and torch_class(self.base) is Kumaraswamy:
-            return None  # torch's is NaN
-        return self._known(name, call=name == "entropy")
+    def _quantile(self, value: Tensor) -> Tensor:
+        known = self._known("icdf", value * torch.ones_like(self._like))
+        return super()._quantile(value) if known is None else known
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean (*batch); not finite if there is none."""
+        known = self._known("mean")
+        return super().mean if known is None else known
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance (*batch); not finite if there is none."""
+        known = self._known("variance")
+        return super().variance if known is None else known
+
+    @property
+    def mode(self) -> Tensor:
+        """Where the density is highest (*batch); without gradient if it is searched."""
+        # Torch's of a Kumaraswamy is NaN.
+        known = None if torch_class(self.base) is Kumaraswamy else self._known("mode")
+        return super().mode if known is None else known
+
+    def entropy(self) -> Tensor:
+        """Return the Shannon entropy (*batch)."""
+        known = self._known("entropy", call=True)
+        return super().entropy() if known is None else known
 
     def _moment(self, name: str, n: int, terms: Tensor) -> Tensor:
         return or_infinite(terms.sum(0), n, self.tail_indices())
@@ -563,9 +526,9 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
     def to_float64(self) -> SparseDistribution:
         return self._twin() or super().to_float64()
 
-    def _known_expect(self, psi: Basis, order: int) -> Tensor:
+    def _expect_basis(self, psi: Basis, order: int) -> Tensor:
         uniform = self._twin()
-        return super()._known_expect(psi, order) if uniform is None else uniform.expect(psi, order)
+        return super()._expect_basis(psi, order) if uniform is None else uniform.expect(psi, order)
 
     def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
         if (uniform := self._twin()) is None:
@@ -577,7 +540,7 @@ class TorchUnivariate(TorchDensity, IntegratedDistribution):
         """Return a uniform density in the class that has closed forms of expectations."""
         if torch_class(self.base) is not Uniform:
             return None
-        lower, upper = self.intervals[..., 0, :].unbind(-1)
+        lower, upper = self._ends()
         return BetaGaussian((lower + upper) / 2, (upper - lower) / 2, math.inf, validate_args=False)
 
 
@@ -586,7 +549,7 @@ def _expect_waves(p: TorchUnivariate, psi: Fourier) -> Tensor:
     """Integrate waves with many nodes, which half of them confirm."""
     if (twin := p._twin()) is not None:
         return twin.expect(psi)
-    found, rough = (p._known_expect(psi, order) for order in (_WAVES, _WAVES // 2))
+    found, rough = (p._expect_basis(psi, order) for order in (_WAVES, _WAVES // 2))
     fits = (rough - found).abs() < 1e-4
     require(fits, "frequencies", f"low enough to integrate {p}", psi.frequencies)
     return found

@@ -44,7 +44,6 @@ _FACTS: dict[type | None, Facts] = {
         is_smooth=True,
         has_mode=True,
         tails=lambda p: (1.0, 1.0),
-        law=lambda p: Law("cauchy", p.loc, p.scale),
     ),
     td.Chi2: Facts(is_smooth=True, has_mode=True),
     td.Exponential: Facts(
@@ -54,12 +53,11 @@ _FACTS: dict[type | None, Facts] = {
     ),
     td.FisherSnedecor: Facts(is_smooth=True, tails=lambda p: (math.inf, p.df2 / 2)),
     td.Gamma: Facts(is_smooth=True, has_mode=True),
-    td.Gumbel: Facts(is_smooth=True, has_mode=True, law=lambda p: Law("gumbel", p.loc, p.scale)),
+    td.Gumbel: Facts(is_smooth=True, has_mode=True),
     td.HalfCauchy: Facts(
         is_smooth=True,
         has_mode=True,
         tails=lambda p: (math.inf, 1.0),
-        law=lambda p: Law("cauchy", 0.0, p.scale, lower=0.0, log_factor=math.log(2)),
     ),
     td.HalfNormal: Facts(
         is_smooth=True,
@@ -78,12 +76,7 @@ _FACTS: dict[type | None, Facts] = {
         law=lambda p: Law("exponential", p.scale.log(), p.alpha.reciprocal(), True, p.scale),
     ),
     td.StudentT: Facts(is_smooth=True, has_mode=True, tails=lambda p: (p.df, p.df)),
-    td.Weibull: Facts(
-        is_smooth=True,
-        law=lambda p: Law(
-            "reversed gumbel", p.scale.log(), p.concentration.reciprocal(), True, lower=0.0
-        ),
-    ),
+    td.Weibull: Facts(is_smooth=True),
 }
 _UNKNOWN = Facts()
 

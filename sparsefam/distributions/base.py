@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
+from pyro.distributions import TorchDistribution
 from torch import Size, Tensor, nn
 from torch.distributions import Distribution, constraints
 from torch.types import _size
@@ -29,11 +30,9 @@ from ..bases import Basis
 from ..scores import LogDensity, Score
 from ._generators import Generator
 from ._line.symmetric import expect_on_support, require_resolved
-from ._summaries import Summaries
 
 __all__ = [
     "BatchIndexError",
-    "SoftmaxDistribution",
     "SparseDistribution",
     "StandardizedDistribution",
     "select_batch",
@@ -45,7 +44,14 @@ class BatchIndexError(IndexError, ValueError):
     """An index that does not fit the batch of a density."""
 
 
-class SparseDistribution(Summaries):
+class _Ones:
+    """The entropic index of a density without another: 1 (*batch)."""
+
+    def __get__(self, p: "SparseDistribution | None", owner: type) -> Any:
+        return self if p is None else torch.ones_like(p._like)
+
+
+class SparseDistribution(TorchDistribution):
     r"""A density that may be exactly zero; a torch and a Pyro distribution at once.
 
     A subclass names its parameters in `arg_constraints`, stores them as attributes that are
@@ -68,7 +74,7 @@ class SparseDistribution(Summaries):
     _caches: ClassVar[tuple[str, ...]] = ()
     # The least order at which functions are integrated, if there is one.
     _least_order: ClassVar[int | None] = None
-    alpha: Tensor
+    alpha: Tensor = cast(Tensor, _Ones())
 
     def __init__(
         self, batch_shape: Size, event_shape: Size = Size(), validate_args: bool | None = None
@@ -96,31 +102,28 @@ class SparseDistribution(Summaries):
 
     @property
     def score(self) -> Score:
-        """The score f with `rpm(f, alpha)` equal to this density."""
-        raise NotImplementedError
+        r"""The score f with `rpm(f, alpha)` equal to this density; here $f(t) = \log p(t)$.
+
+        The softmax of its own logarithm is any density, whose alpha is then 1.
+        """
+        return LogDensity(self)
 
     @property
     def log_normalizer(self) -> Tensor:
-        r"""$A_\alpha(f)$ in $p = \exp_{2-\alpha}(f - A_\alpha)$ (*batch).
+        r"""$A_\alpha(f)$ in $p = \exp_{2-\alpha}(f - A_\alpha)$ (*batch); 0 of $\log p$.
 
         References:
             Martins et al. (2020), Sparse and Continuous Attention Mechanisms, Prop. 1.
         """
-        raise NotImplementedError
+        return torch.zeros_like(self._like)
 
-    # Hooks, as in `Summaries`: a class that answers None is sampled by `rsample` and integrated by
-    # `quadrature`.
+    def _draw(self, sample_shape: Size) -> Tensor:
+        """Return samples (*sample, *batch, *event), whose gradients are not used."""
+        return self.rsample(sample_shape)
 
-    def _known_draws(self, sample_shape: _size) -> Tensor | None:
-        """Return samples (*sample, *batch, *event), without gradients."""
-
-    def _known_expect(self, psi: Basis, order: int) -> Tensor:
+    def _expect_basis(self, psi: Basis, order: int) -> Tensor:
         """Return the expectation of a basis (*batch, N) by quadrature."""
         return self._expect_at_nodes(psi, order)
-
-    def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
-        """Return the covariance of `generalized_covariance`, whose arguments are checked."""
-        raise NotImplementedError
 
     def sample(self, sample_shape: _size = Size()) -> Tensor:
         """Draw samples (*sample, *batch, *event) without gradients.
@@ -134,8 +137,7 @@ class SparseDistribution(Summaries):
         """
         sample_shape = require_shape("sample_shape", sample_shape)
         with torch.no_grad():
-            draws = self._known_draws(sample_shape)
-            samples: Tensor = super().sample(sample_shape) if draws is None else draws
+            samples = self._draw(sample_shape)
         return samples.detach()  # a replayed trace of torch.jit ignores no_grad
 
     def _extended_shape(self, sample_shape: _size = Size()) -> Size:
@@ -154,15 +156,23 @@ class SparseDistribution(Summaries):
         References:
             Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 6.
         """
-        raise NotImplementedError
+        return self.entropy()
 
     def escort(self, beta: Tensor | float | None = None) -> "SparseDistribution":
         r"""Return the escort $p^\beta / \int p^\beta$; default $\beta = 2 - \alpha$.
 
+        Raises:
+            ValueError: A power that is not in the family: where nothing else is said, `beta` other
+                than 1.
+
         References:
             Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 5.
         """
-        raise NotImplementedError
+        require_power(beta, self.batch_shape)
+        fits = torch.as_tensor(1.0 if beta is None else beta) == 1
+        rule = f"1 for a {type(self).__name__}, whose other escorts have no closed form"
+        require(fits, "beta", rule, beta)
+        return self
 
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
         r"""Return nodes and weights with $\sum_q w_q g(t_q) \to E_p[g]$.
@@ -273,6 +283,27 @@ class SparseDistribution(Summaries):
         self._check_basis("psi", psi)
         return self._beta_covariance(phi, psi, beta)
 
+    def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
+        self.escort(beta)  # refuses all but 1
+        nodes, weights = self.quadrature()
+        f, g = (basis(nodes) for basis in (phi, psi))
+        f, g = (x - (weights.unsqueeze(-1) * x).sum(0) for x in (f, g))
+        return torch.einsum("q...,q...m,q...n->...mn", weights, f, g)
+
+    @property
+    def deterministic_sample(self) -> Tensor:
+        """The mean (*batch, *event), by the name that TorchRL asks for."""
+        return self.mean
+
+    def rsample_and_log_prob(self, sample_shape: _size = Size()) -> tuple[Tensor, Tensor]:
+        """Draw samples (*sample, *batch, *event), and return them with their log densities.
+
+        Raises:
+            NotImplementedError: A density without `rsample`.
+        """
+        t = self.rsample(sample_shape)
+        return t, self.log_prob(t)
+
     def plot(self, ax: Any = None, **options: Any) -> Any:
         """Draw the density with its support shaded; see `sparsefam.plotting.plot_density`."""
         from ..plotting import plot_density  # matplotlib is an optional dependency
@@ -342,7 +373,7 @@ class SparseDistribution(Summaries):
         """
         changed: dict[str, Any] = {}
         for name, rank in self._ranks.items():
-            if (x := getattr(self, name)) is not None:
+            if (x := getattr(self, name, None)) is not None:
                 changed[name] = change(x, x.shape[x.dim() - rank :])
         for name in self._members:
             changed[name] = change(getattr(self, name), Size())
@@ -358,6 +389,11 @@ class SparseDistribution(Summaries):
         for name in self._caches:
             new.__dict__.pop(name, None)
         return new
+
+    def _check_value(self, value: Tensor) -> None:
+        """Raise ValueError for values that are no locations, if arguments are validated."""
+        if self._validate_args:
+            self._validate_sample(value)
 
     def _validate_sample(self, value: Tensor, name: str = "value") -> None:
         require_tensor(name, value)
@@ -448,7 +484,7 @@ class StandardizedDistribution(SparseDistribution):
 
     def _log_standard(self, size: Tensor) -> Tensor:
         """Return log q; called only inside the support."""
-        raise NotImplementedError
+        return self.generator.log_density(size)
 
     def _peak_score(self) -> Tensor | float:
         """Return the score at the mode."""
@@ -465,7 +501,7 @@ class StandardizedDistribution(SparseDistribution):
         """Return the number of nodes of `quadrature(order)`."""
         raise NotImplementedError
 
-    def _known_expect(self, psi: Basis, order: int) -> Tensor:
+    def _expect_basis(self, psi: Basis, order: int) -> Tensor:
         count = self._node_count(order) * len(psi)
         if psi.effective_support is None:
             return self._in_blocks(lambda p: p._expect_at_nodes(psi, order), count)
@@ -563,38 +599,3 @@ class StandardizedDistribution(SparseDistribution):
         finite = result.isfinite()
         product = torch.where(finite, norm, 1.0) * torch.where(finite, covariance, 0.0)
         return torch.where(finite, product, result)
-
-
-class SoftmaxDistribution(SparseDistribution):
-    """A density as the prediction map of its own logarithm, which is a softmax: alpha is 1."""
-
-    @property
-    def alpha(self) -> Tensor:  # type: ignore[override]
-        """Entropic index: 1 (*batch)."""
-        return torch.ones_like(self._like)
-
-    @property
-    def score(self) -> LogDensity:
-        r"""$f(t) = \log p(t)$, whose softmax is p."""
-        return LogDensity(self)
-
-    @property
-    def log_normalizer(self) -> Tensor:
-        """The normalizer of `score`: 0 (*batch)."""
-        return torch.zeros_like(self._like)
-
-    def tsallis_entropy(self) -> Tensor:
-        """Return the Shannon entropy (*batch), as alpha is 1."""
-        return self.entropy()
-
-    def escort(self, beta: Tensor | float | None = None) -> Self:
-        """Return the density itself; a power of it is not in the family.
-
-        Raises:
-            ValueError: `beta` other than 1.
-        """
-        require_power(beta, self.batch_shape)
-        fits = torch.as_tensor(1.0 if beta is None else beta) == 1
-        rule = f"1 for a {type(self).__name__}, whose other escorts have no closed form"
-        require(fits, "beta", rule, beta)
-        return self

@@ -13,7 +13,8 @@ from .._numerics.validation import broadcast_arguments, require
 from ..scores import Quadratic
 from ..supports import finite, positive_finite
 from ._generators import Parabola, TruncatedPower, exponent_of, unvalidated
-from .univariate import SymmetricDistribution
+from ._line.laws import Law
+from .symmetric import SymmetricDistribution
 
 __all__ = [
     "BetaGaussian",
@@ -203,6 +204,14 @@ class BetaGaussian(PowerDistribution):
     def score(self) -> Quadratic:
         r"""$f(t) = -(t - \mu)^2/(2\sigma^2)$."""
         return Quadratic(self.loc, self.sigma)
+
+    @property
+    def _law(self) -> Law | None:
+        # A subclass may have another `log_prob`.
+        if type(self) is not BetaGaussian or self._fixed_exponent != 0:
+            return None
+        low, high = self.loc - self.scale, self.loc + self.scale
+        return Law("uniform", low, high - low, lower=low, upper=high)
 
     def escort(self, beta: Tensor | float | None = None) -> "BetaGaussian":
         r"""Return the escort, whose exponent is $m\beta$; default $\beta = 2 - \alpha$.

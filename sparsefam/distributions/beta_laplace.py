@@ -8,7 +8,7 @@ from typing_extensions import Self
 from ..scores import AbsoluteDeviation
 from ._generators import Cone
 from .beta_gaussian import PowerDistribution
-from .univariate import SymmetricDistribution
+from .symmetric import SymmetricDistribution
 
 __all__ = ["BetaLaplace", "Triangular"]
 

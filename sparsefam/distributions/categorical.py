@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.distributions.constraints import Constraint
-from torch.types import _size
 
 from .._numerics.deformed import log_beta
 from .._numerics.validation import as_tensors, broadcast_shapes, require, require_power
@@ -96,7 +95,7 @@ class SparseCategorical(SparseDistribution):
         table = self._log_probs().expand(*shape, self.probs.shape[-1])
         return table.gather(-1, value.expand(shape).long().unsqueeze(-1)).squeeze(-1)
 
-    def _known_draws(self, sample_shape: _size) -> Tensor:
+    def _draw(self, sample_shape: torch.Size) -> Tensor:
         shape = self._extended_shape(sample_shape)
         rows = self.probs.expand(*shape, -1).reshape(-1, self.probs.shape[-1])
         return torch.multinomial(rows, 1).reshape(shape)

@@ -1,25 +1,19 @@
 """Censored densities: the mass beyond an end is moved onto it."""
 
 import math
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.distributions.constraints import Constraint
-from torch.types import _size
 
 from .._numerics.quadrature import sort_cuts
 from .._numerics.validation import require
 from ._atoms import MixedDistribution
-from ._line.engine import clamp
-from ._torch_adapter import (
-    TorchUnivariate,
-    exact_base,
-    intervals_of,
-    law_of,
-)
+from ._line.panels import clamp
+from ._torch_adapter import exact_base
+from .base import SparseDistribution
 from .truncated import Truncated
 
 __all__ = ["Censored"]
@@ -76,7 +70,7 @@ class Censored(MixedDistribution):
     ) -> None:
         low, high = -math.inf if low is None else low, math.inf if high is None else high
         self.base, self.low, self.high = exact_base(base, low=low, high=high)
-        super().__init__(self.low.shape, validate_args=validate_args)
+        SparseDistribution.__init__(self, self.low.shape, validate_args=validate_args)
         if self._validate_args:
             require(self.low < self.high, "low", "below high", (self.low, self.high))
             first, last = self._base_ends()
@@ -85,7 +79,7 @@ class Censored(MixedDistribution):
             require(self.high.isinf() | (self.high < last), "high", rule, self.high)
 
     def _base_ends(self) -> tuple[Tensor, Tensor]:
-        ends = sort_cuts(intervals_of(self.base).detach().flatten(-2))
+        ends = sort_cuts(self.base._intervals().detach().flatten(-2))
         return ends[0], ends[-1]
 
     def _ends(self) -> tuple[Tensor, Tensor]:
@@ -94,24 +88,11 @@ class Censored(MixedDistribution):
     def _atoms(self) -> tuple[Tensor, Tensor]:
         ends, (first, last) = torch.stack(self._ends()), self._base_ends()
         present = ends.isfinite() & torch.stack([ends[0] > first, ends[1] < last])
-        base: Any = self.base
-        inner = base._inside() if isinstance(base, TorchUnivariate) else 0.0
-        log_masses = self._log_beyond(*torch.where(present, ends, inner))
+        upper = torch.ones_like(present)
+        upper[0] = False
+        log_masses = self.base._log_tail(torch.where(present, ends, 0.0), upper)
         masses = torch.where(present, log_masses, -math.inf)
         return torch.where(ends.isfinite(), ends, 0.0), masses
-
-    def _log_beyond(self, low: Tensor, high: Tensor) -> Tensor:
-        """Return the log masses of the base below an end, and above the other (2, *batch)."""
-        if not isinstance(self.base, TorchUnivariate) or law_of(self.base) is not None:
-            ends = torch.stack([low, high])
-            upper = torch.zeros_like(ends, dtype=torch.bool)
-            upper[1] = True
-            return self.base._log_tail(ends, upper)
-        tails = (
-            Truncated(self.base, None, low, validate_args=False),
-            Truncated(self.base, high, None, validate_args=False),
-        )
-        return torch.stack([p._log_mass for p in tails])
 
     def _continuous(self) -> tuple[Truncated, Tensor]:
         inner = Truncated(self.base, *self._ends(), validate_args=False)
@@ -119,7 +100,7 @@ class Censored(MixedDistribution):
 
     def _intervals(self) -> Tensor:
         low, high = self.low.unsqueeze(-1), self.high.unsqueeze(-1)
-        inner = intervals_of(self.base).to(low)
+        inner = self.base._intervals().to(low)
         return torch.stack([clamp(x, low, high) for x in inner.unbind(-1)], -1)
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -135,7 +116,7 @@ class Censored(MixedDistribution):
             log_p = torch.where(value == end, log_mass, log_p)
         return self._as_given(log_p, value)
 
-    def _known_tail(self, value: Tensor, upper: Tensor, log: bool) -> Tensor:
+    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
         # The tail of the base between the ends; beyond them all of the mass, or none.
         inside = (self.low <= value) & (value < self.high)
         none, every = (-math.inf, 0.0) if log else (0.0, 1.0)
@@ -144,7 +125,7 @@ class Censored(MixedDistribution):
         tail = self.base._log_tail(t, upper) if log else self.base._tail(t, upper)
         return self._as_given(torch.where(inside, tail, outside), value)
 
-    def _known_icdf(self, value: Tensor) -> Tensor:
+    def _quantile(self, value: Tensor) -> Tensor:
         return self._as_given(clamp(self.base.icdf(value.double()), *self._ends()), value)
 
     @property
@@ -152,5 +133,5 @@ class Censored(MixedDistribution):
         """Whether the base has differentiable samples."""
         return bool(self.base.has_rsample)
 
-    def _draw(self, draw: Callable[[_size], Tensor], sample_shape: _size) -> Tensor:
-        return clamp(draw(sample_shape), *self._ends())
+    def _from_base(self, t: Tensor) -> Tensor:
+        return clamp(t, *self._ends())

@@ -19,11 +19,8 @@ from .._numerics.roots import increasing_root
 from .._numerics.validation import as_number, broadcast_shapes
 from ..supports import IntervalUnion
 from ._torch_adapter import (
-    cuts_of,
     dtype_of,
-    intervals_of,
     is_discrete,
-    is_unbounded,
     to_float64,
 )
 from .base import SparseDistribution
@@ -33,7 +30,7 @@ from .elliptical import EllipticalDistribution, MultivariateBetaGaussian, Multiv
 from .mixture import Mixture, log_weights, separate_cuts
 from .normal import Laplace, Normal
 from .scaled_beta import ScaledBeta
-from .univariate import SymmetricDistribution
+from .symmetric import SymmetricDistribution
 
 __all__ = ["bregman_divergence", "tsallis_divergence"]
 
@@ -333,14 +330,14 @@ def _integral_over_line(p: Any, q: Any, integrand: _Integrand, nested: bool, eps
     If `nested`, p's support must lie in q's, and the integral is over it.
     """
     inside, slack = _is_nested(p, q, eps)
-    ends = intervals_of(p).flatten(-2).unsqueeze(-2)
-    at_end = ((cuts_of(q).unsqueeze(-1) - ends).abs() <= slack[..., None, None]).any(-1)
+    ends = p._intervals().flatten(-2).unsqueeze(-2)
+    at_end = ((q._cuts().unsqueeze(-1) - ends).abs() <= slack[..., None, None]).any(-1)
     p, q = separate_cuts(p, q)
-    cuts = _concatenate(cuts_of(p), cuts_of(q))
+    cuts = _concatenate(p._cuts(), q._cuts())
     if nested:
         inside = inside & ~_diverges(integrand, p, q, cuts, slack, nested)
         # A second cut at an end of p's support would only cost accuracy.
-        cuts = _concatenate(cuts_of(p), torch.where(at_end, math.nan, cuts_of(q)))
+        cuts = _concatenate(p._cuts(), torch.where(at_end, math.nan, q._cuts()))
         cuts = _with_tails(p, cuts)
     else:
         inside = ~_diverges(integrand, p, q, cuts, slack, nested)
@@ -351,7 +348,7 @@ def _integral_over_line(p: Any, q: Any, integrand: _Integrand, nested: bool, eps
 
 def _is_nested(p: Any, q: Any, eps: float) -> tuple[Tensor, Tensor]:
     """Return whether p's support lies in q's, and by how much rounding moves ends (*batch)."""
-    inner, outer = intervals_of(p).detach(), intervals_of(q).detach()
+    inner, outer = p._intervals().detach(), q._intervals().detach()
     ends = [torch.where(x.isfinite(), x, 0.0).abs().flatten(-2).amax(-1) for x in (inner, outer)]
     slack = _ULPS * eps * torch.maximum(*ends)
     side = outer.new_tensor([-1.0, 1.0])
@@ -372,7 +369,7 @@ def _diverges(
     Unless `nested`, it does so outwards.
     """
     low, high = (x.unsqueeze(-1) for x in _span(cuts))
-    ends = intervals_of(p)
+    ends = p._intervals()
     inwards = ends.new_tensor([1.0, -1.0]).expand(ends.shape).flatten(-2)
     ends = ends.flatten(-2)
     finite = ends.isfinite()
@@ -407,11 +404,11 @@ def _span(cuts: Tensor) -> tuple[Tensor, Tensor]:
 
 def _with_tails(p: Any, cuts: Tensor) -> Tensor:
     """Add cuts further and further outside on the sides where p's support has no end."""
-    if isinstance(p, SymmetricDistribution) and not is_unbounded(p):
+    if isinstance(p, SymmetricDistribution) and not p._is_unbounded:
         return cuts
     low, high = (x.detach().unsqueeze(-1) for x in _span(cuts))
     steps = (high - low) * cuts.new_tensor(_TAIL)
-    left, right = intervals_of(p).isinf().any(-2, keepdim=True).unbind(-1)
+    left, right = p._intervals().isinf().any(-2, keepdim=True).unbind(-1)
     tails = torch.where(left, low - steps, math.nan), torch.where(right, high + steps, math.nan)
     return _concatenate(cuts, *tails)
 

@@ -1,18 +1,17 @@
 """Densities with an atom at zero."""
 
 import math
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.distributions.constraints import Constraint
-from torch.types import _size
 
+from .._numerics.special import log_positive
 from ._atoms import MixedDistribution
-from ._summaries import log_positive
-from ._torch_adapter import exact_base, intervals_of
+from ._torch_adapter import exact_base
+from .base import SparseDistribution
 
 __all__ = ["Hurdle"]
 
@@ -53,7 +52,7 @@ class Hurdle(MixedDistribution):
         self, base: Distribution, gate: Tensor | float, *, validate_args: bool | None = None
     ) -> None:
         self.base, self.gate = exact_base(base, gate=gate)
-        super().__init__(self.gate.shape, validate_args=validate_args)
+        SparseDistribution.__init__(self, self.gate.shape, validate_args=validate_args)
 
     @property
     def _log_complement(self) -> Tensor:
@@ -70,7 +69,7 @@ class Hurdle(MixedDistribution):
         return self.base, self._log_complement
 
     def _intervals(self) -> Tensor:
-        inner = intervals_of(self.base).to(self._like.dtype)
+        inner = self.base._intervals().to(self._like.dtype)
         return torch.cat([inner, torch.zeros_like(inner[..., :1, :])], -2)
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -81,7 +80,7 @@ class Hurdle(MixedDistribution):
         log_p = torch.where(inside, log_p + log_complement, -math.inf)
         return self._as_given(torch.where(value == 0, self._atoms()[1][0], log_p), value)
 
-    def _known_tail(self, value: Tensor, upper: Tensor, log: bool) -> Tensor:
+    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
         gate, t, has_atom = self.gate.double(), value.double(), (value >= 0) ^ upper
         if not log:
             tail = (1 - gate) * self.base._tail(t, upper)
@@ -95,7 +94,7 @@ class Hurdle(MixedDistribution):
         with_atom = torch.where(large, log_large, log_positive(with_atom))
         return self._as_given(torch.where(has_atom, with_atom, bare), value)
 
-    def _known_icdf(self, value: Tensor) -> Tensor:
+    def _quantile(self, value: Tensor) -> Tensor:
         q, gate = value.double() * torch.ones_like(self.gate), self.gate.double()
         zero = torch.zeros_like(gate)
         start = (1 - gate) * self.base._tail(zero, zero > 0)
@@ -109,14 +108,14 @@ class Hurdle(MixedDistribution):
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
         """Whether the support of the base is one interval that has 0 in it, or at an end."""
-        intervals = intervals_of(self.base)
+        intervals = self.base._intervals()
         if intervals.is_meta or intervals.shape[-2] > 1:
             return False
         low, high = intervals[..., 0, :].unbind(-1)
         return bool(((low <= 0) & (0 <= high)).all())
 
-    def _draw(self, draw: Callable[[_size], Tensor], sample_shape: _size) -> Tensor:
-        t, gate = draw(sample_shape), self.gate.double()
+    def _from_base(self, t: Tensor) -> Tensor:
+        gate = self.gate.double()
         nonzero = torch.rand(t.shape, dtype=t.dtype, device=t.device) >= gate
         t = torch.where(nonzero, t, 0.0)
         if not (torch.is_grad_enabled() and gate.requires_grad):

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Size, Tensor
@@ -15,6 +15,8 @@ from typing_extensions import Self
 from .._feature_maps import BasisFeatures, FeatureMap, Kernel, KernelFeatures
 from .._numerics.deformed import Power, expm1_ratio
 from .._numerics.modes import compiled, exported, traced
+from .._numerics.operators import differentiable_once, without_derivative
+from .._numerics.special import log_positive
 from .._numerics.truncated_power import integrals, sum_nodes
 from .._numerics.validation import (
     broadcast_arguments,
@@ -31,8 +33,9 @@ from ._kernel.line import Line
 from ._kernel.mesh import MOST_NODES, KernelMesh, dtype_of
 from ._kernel.solution import Solution, solve
 from ._kernel.vectors import draw_vectors
-from ._summaries import log_positive
+from ._line.panels import Panels, on_line
 from .base import SparseDistribution
+from .univariate import Geometry, Univariate, interval_by_tails
 
 __all__ = ["KernelDeformedExp", "KernelDistribution", "KernelExp"]
 
@@ -42,7 +45,7 @@ _LEFT = 1e-4
 _STEPS, _SHRINKAGE = 40, 0.6
 
 
-class KernelDistribution(SparseDistribution):
+class KernelDistribution(Univariate):
     r"""A truncated power of an expansion, $p = [1 + \epsilon(f - A)]_+^k\,q_0 / Z$.
 
     The score is $f(t) = \sum_i w_i k(t, t_i)$, or $\sum_j w_j \psi_j(t)$ for the functions of a
@@ -85,7 +88,8 @@ class KernelDistribution(SparseDistribution):
         self.alpha = alpha.to(weights.dtype)
         batch, dim = self.alpha.shape, self.features.dim
         self.weights = weights.expand(*batch, -1)
-        super().__init__(batch, Size([dim] if dim > 1 else []), validate_args=validate_args)
+        event = Size([dim] if dim > 1 else [])
+        SparseDistribution.__init__(self, batch, event, validate_args)
 
     def _solve(self, alpha: Tensor | float, inside: bool = True, **options: Any) -> None:
         """Normalize, with gradients also where none are asked for now."""
@@ -398,25 +402,52 @@ class KernelDistribution(SparseDistribution):
             return Region(lambda t: self.log_prob(t) > -math.inf, len(self.event_shape))
         return IntervalUnion(self._line.intervals, self.log_prob)
 
-    def _known_tail(self, value: Tensor, upper: Tensor, log: bool) -> Tensor:
+    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
         tail = self._line.tail(value, upper)
         return log_positive(tail) if log else tail
 
+    def _interval(self, a: Tensor, b: Tensor, log: bool = False) -> Tensor:
+        return interval_by_tails(self, a, b, log)
+
+    def geometry(self) -> Geometry:
+        """Return the ends of the support, and the ends of its parts and of the mesh's."""
+        self._require_numbers("geometry")
+        intervals = self._line.intervals
+        ends = intervals.flatten(-2)
+        high = torch.where(ends.isnan(), -math.inf, ends).amax(-1)
+        finite = torch.where(ends.isinf(), math.nan, ends)
+        breaks = self.mesh.axes[0].breaks.to(ends).expand(*self.batch_shape, -1)
+        return Geometry(intervals[..., 0, 0], high, torch.cat([finite, breaks], -1))
+
     def _breakpoints(self) -> Tensor:
         # Polynomials on a subinterval may have several extrema.
-        breaks = self.mesh.axes[0].halved().breaks.to(self._line.intervals)
-        ends = self._line.intervals.flatten(-2)
-        ends = torch.where(ends.isinf(), math.nan, ends)
-        return torch.cat([ends, breaks.expand(*self.batch_shape, -1)], -1)
+        halves = self.mesh.axes[0].halved().breaks.to(self._line.intervals)
+        breaks = cast(Tensor, self.geometry().breakpoints)
+        return torch.cat([breaks, halves.expand(*self.batch_shape, -1)], -1)
 
-    def _known_moment(self, n: int, center: Tensor) -> Tensor:
+    def _cuts(self) -> Tensor:
+        ends = self._line.intervals.flatten(-2)
+        if bool((self.alpha > 1).any()):
+            # Ends that are roots have no derivatives. First ones of integrals need them only where
+            # a density jumps, as a uniform escort does.
+            limit = without_derivative if bool(self.alpha.isinf().any()) else differentiable_once
+            ends = ends + 0 * limit(self.weights).sum(-1, keepdim=True)
+        nodes = self.quadrature()[0].detach()
+        inner = nodes[:: max(1, len(nodes) // 32)].movedim(0, -1)
+        return torch.cat([torch.where(ends.isfinite(), ends, math.nan), inner.to(ends)], -1)
+
+    @property
+    def _panels(self) -> Panels:
+        return on_line(self.log_prob, self._cuts(), self._ends())
+
+    def _moment_about(self, n: int, center: Tensor) -> Tensor:
         self._require_moment(n)
         s, nodes = self._solution, self.mesh.nodes.squeeze(-1)
         weights = s.weights_on(self.mesh).reshape(len(nodes), *self.batch_shape).double()
         nodes = nodes.reshape(-1, *(1,) * len(self.batch_shape))
         return (weights * (nodes - center) ** n).sum(0).to(self.weights.dtype)
 
-    def _known_icdf(self, value: Tensor) -> Tensor:
+    def _quantile(self, value: Tensor) -> Tensor:
         return self._line.icdf(value)
 
     @property
@@ -441,7 +472,7 @@ class KernelDistribution(SparseDistribution):
             )
         return self._line.with_gradient(self.sample(sample_shape))
 
-    def _known_draws(self, sample_shape: _size) -> Tensor:
+    def _draw(self, sample_shape: Size) -> Tensor:
         shape = require_shape("sample_shape", sample_shape)
         if self.event_shape:
             return draw_vectors(self._solution, shape)

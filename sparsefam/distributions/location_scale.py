@@ -13,7 +13,7 @@ from ..scores import LocationScale as LocationScaleScore
 from ..scores import require_elementwise, slope_of
 from ._generators import QuadratureGenerator
 from .beta_gaussian import BetaGaussian
-from .univariate import SymmetricDistribution
+from .symmetric import SymmetricDistribution
 
 __all__ = ["LocationScale"]
 

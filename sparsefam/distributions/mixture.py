@@ -19,19 +19,17 @@ from .._numerics.roots import attach_root_gradient, increasing_root
 from .._numerics.validation import broadcast_shapes, map_tensors, require_shape, saturated
 from ..bases import Basis, Polynomial, Stack
 from ..supports import AnyOf, IntervalUnion, RealLine, unnormalized
-from ._line.engine import argmax
+from ._line.panels import Panels, argmax, on_line
 from ._torch_adapter import (
     WRAPPERS,
-    cuts_of,
     dtype_of,
-    intervals_of,
     is_discrete,
-    is_unbounded,
     wrap,
 )
-from .base import SoftmaxDistribution, SparseDistribution
+from .base import SparseDistribution
 from .categorical import SparseCategorical
-from .univariate import SymmetricDistribution
+from .symmetric import SymmetricDistribution
+from .univariate import Geometry, Univariate
 
 __all__ = ["Mixture", "log_weights", "separate_cuts"]
 
@@ -42,7 +40,7 @@ _NO_RSAMPLE = (
 _SHIFT = 2.0**-42
 
 
-class Mixture(SoftmaxDistribution):
+class Mixture(Univariate):
     r"""Weighted sum of densities, whose support is the union of theirs.
 
     $$p(t) = \sum_k \pi_k\, p_k(t), \qquad \pi = \mathrm{softmax}(\mathrm{logits})$$
@@ -110,7 +108,7 @@ class Mixture(SoftmaxDistribution):
         wrapped = [wrap(p)._replace(_validate_args=False) for p in members]
         self._parts: list[Any] = wrapped if batched else [p[..., None] for p in wrapped]
         self.logits: Tensor = weights.expand(*batch, count)
-        super().__init__(batch, members[0].event_shape, validate_args)
+        SparseDistribution.__init__(self, batch, members[0].event_shape, validate_args)
 
     @property
     def probs(self) -> Tensor:
@@ -129,7 +127,7 @@ class Mixture(SoftmaxDistribution):
 
     def __getitem__(self, index: Any) -> Self:
         expanded = [self._expanded(p) for p in self._parts]
-        new = SoftmaxDistribution.__getitem__(self._replace(_parts=expanded), index)
+        new = SparseDistribution.__getitem__(self._replace(_parts=expanded), index)
         batched = isinstance(self.components, Distribution)
         components = new._parts[0] if batched else [p[..., 0] for p in new._parts]
         return new._replace(components=components)
@@ -194,7 +192,8 @@ class Mixture(SoftmaxDistribution):
         if not self.event_shape:
             if self._is_unbounded:
                 return RealLine(self._like)
-            return IntervalUnion.merged(self._rows(intervals_of), self.log_prob)
+            rows = self._rows(lambda p: p._intervals())
+            return IntervalUnion.merged(rows, self.log_prob)
         supports: list[Any] = [p.support for p in self._parts]
         if all(support == constraints.real_vector for support in supports):
             return constraints.real_vector
@@ -202,7 +201,7 @@ class Mixture(SoftmaxDistribution):
 
     @property
     def _is_unbounded(self) -> bool:
-        return all(is_unbounded(p) for p in self._parts)
+        return not self.event_shape and all(p._is_unbounded for p in self._parts)
 
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
@@ -217,7 +216,7 @@ class Mixture(SoftmaxDistribution):
     @property
     def _is_connected(self) -> Tensor:
         """Which supports (*batch) are one interval."""
-        return intervals_of(self)[..., 1:, :].isnan().all(-1).all(-1)
+        return self._intervals()[..., 1:, :].isnan().all(-1).all(-1)
 
     @property
     def mean(self) -> Tensor:
@@ -259,10 +258,22 @@ class Mixture(SoftmaxDistribution):
 
     def _cuts(self) -> Tensor:
         """Return locations (*batch, J) between which the density is smooth."""
-        return self._rows(cuts_of)
+        return self._rows(lambda p: p._cuts())
 
     def _breakpoints(self) -> Tensor:
         return self._rows(lambda p: p._breakpoints())
+
+    def geometry(self) -> Geometry:
+        """Return the ends of the support, and the breakpoints of all components."""
+        if self._is_unbounded:
+            return Geometry(None, None, self._breakpoints())
+        ends = self._intervals().flatten(-2)
+        low, high = (torch.where(ends.isnan(), x, ends) for x in (math.inf, -math.inf))
+        return Geometry(low.amin(-1), high.amax(-1), self._breakpoints())
+
+    @property
+    def _panels(self) -> Panels:
+        return on_line(self.log_prob, self._cuts(), self._ends())
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density at values (..., *event).
@@ -285,29 +296,28 @@ class Mixture(SoftmaxDistribution):
         finite = most.isfinite()
         return torch.where(finite, torch.where(finite, total, 1.0).log() + shift, most)
 
-    def _known_tail(self, value: Tensor, upper: Tensor, log: bool) -> Tensor:
+    def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
         if log:
             logs = self._values_at(lambda p, t, side: p._log_tail(t, side), value, upper)
             return self._log_sum(logs)
         return self._average(self._values_at(lambda p, t, side: p._tail(t, side), value, upper))
 
-    def _known_mass(self, a: Tensor, b: Tensor, log: bool) -> Tensor:
-        if log:
-            return self._log_sum(self._values_at(lambda p, a, b: p._log_interval(a, b), a, b))
-        return self._average(self._values_at(lambda p, a, b: p._interval(a, b), a, b))
+    def _interval(self, a: Tensor, b: Tensor, log: bool = False) -> Tensor:
+        masses = self._values_at(lambda p, a, b: p._interval(a, b, log), a, b)
+        return self._log_sum(masses) if log else self._average(masses)
 
-    def _known_moment(self, n: int, center: Tensor) -> Tensor:
+    def _moment_about(self, n: int, center: Tensor) -> Tensor:
         return self._average(
             self._values(lambda p: self._expanded(p)._moment_about(n, center.unsqueeze(-1)))
         )
 
-    def _known_icdf(self, value: Tensor) -> Tensor:
+    def _quantile(self, value: Tensor) -> Tensor:
         value = value * torch.ones_like(self._like)
         inside = (value > 0) & (value < 1)
         level = torch.where(inside, value, 0.5)
         upper = level > 0.5
         excess = self._excess(torch.where(upper, 1 - level, level), upper)
-        ends = intervals_of(self)
+        ends = self._intervals()
         with torch.no_grad():
             # A quantile of the mixture lies between the least and the largest of the components'.
             quantiles = self._values_at(lambda q, u: q.icdf(u), level)
@@ -333,7 +343,7 @@ class Mixture(SoftmaxDistribution):
         moved = attach_root_gradient(t, excess, self.prob)
         return t.detach() + (moved - moved.detach())
 
-    def _known_draws(self, sample_shape: _size) -> Tensor:
+    def _draw(self, sample_shape: Size) -> Tensor:
         rank = len(self.event_shape)
         table = torch.cat([self._expanded(p).sample(sample_shape) for p in self._parts], -1 - rank)
         shape = table.shape[: table.dim() - rank - 1]
@@ -413,7 +423,7 @@ class Mixture(SoftmaxDistribution):
 
         simple = all(isinstance(component, SymmetricDistribution) for component in p._parts)
         integral = piecewise_integral if simple else line_integral
-        return integral(integrand, cuts_of(p)).to(self._like.dtype)
+        return integral(integrand, p._cuts()).to(self._like.dtype)
 
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
         r"""Return nodes (Q, *batch, *event) and weights (Q, *batch) of the components' rules."""
@@ -425,7 +435,7 @@ class Mixture(SoftmaxDistribution):
         nodes, weights = (torch.cat(x) for x in zip(*rules, strict=True))
         return nodes, weights
 
-    def _known_expect(self, psi: Basis, order: int) -> Tensor:
+    def _expect_basis(self, psi: Basis, order: int) -> Tensor:
         return self._average(self._values(lambda p: p.expect(psi, order), 1), 1)
 
     def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:

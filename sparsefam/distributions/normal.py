@@ -10,7 +10,7 @@ from typing_extensions import Self
 from ..scores import AbsoluteDeviation, Quadratic
 from ._generators import ExponentialPower, Gaussian, Laplacian
 from ._line.laws import Law
-from .univariate import SymmetricDistribution
+from .symmetric import SymmetricDistribution
 
 __all__ = ["Laplace", "Normal"]
 
@@ -30,11 +30,20 @@ class _DenseUnivariate(SymmetricDistribution):
         """The standard density q of x."""
         return self._kind(self.alpha)
 
-    def _known_mass(self, a: Tensor, b: Tensor, log: bool) -> Tensor:
-        loc, scale = self.loc.double(), self.scale.double()
-        law, ordered = Law("normal" if self._kind is Gaussian else "laplace", loc, scale), a < b
-        start = torch.where(ordered, a.double(), loc)
-        end = torch.where(ordered, b.double(), loc + scale)
+    @property
+    def _law(self) -> Law | None:
+        # A subclass may have another `log_prob`.
+        return self._own_law if type(self) in (Normal, Laplace) else None
+
+    @property
+    def _own_law(self) -> Law:
+        name = "normal" if self._kind is Gaussian else "laplace"
+        return Law(name, self.loc.double(), self.scale.double())
+
+    def _interval(self, a: Tensor, b: Tensor, log: bool = False) -> Tensor:
+        law, ordered = self._own_law, a < b
+        start = torch.where(ordered, a.double(), self.loc.double())
+        end = torch.where(ordered, b.double(), start + law.scale)
         mass = torch.where(ordered, law.log_mass(start, end), -math.inf)
         mass = mass.to(torch.promote_types(self.loc.dtype, a.dtype))
         return mass if log else mass.exp()

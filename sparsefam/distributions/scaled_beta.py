@@ -1,32 +1,28 @@
 """Beta densities on fixed intervals, by their mean."""
 
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 from torch.nn.functional import logsigmoid
 
-from .._numerics.modes import values_are_readable
-from .._numerics.quadrature import gauss_legendre
 from .._numerics.special import digamma_excess, stirling_excess
 from .._numerics.validation import broadcast_arguments, require
-from ..supports import Interval, finite, positive_finite
-from ._line.engine import Coordinate, DoubleExponential, IntegratedDistribution, clamp
-from ._summaries import log_positive
+from ..supports import finite, positive_finite
+from ._line.coordinates import DoubleExponential
+from ._line.panels import Panels, clamp
+from .base import SparseDistribution
+from .univariate import Geometry, Univariate
 
 __all__ = ["ScaledBeta"]
 
 # Nodes between two cuts.
 _ORDER = 24
-# Drop of the log density from which on tails are integrated by themselves, until it has dropped
-# by so much more, with so many nodes.
-_DEEP, _TAIL, _TAIL_ORDER = 20.0, 40.0, 32
 
 
-class ScaledBeta(IntegratedDistribution):
+class ScaledBeta(Univariate):
     r"""Beta density on a fixed interval whose mean is free.
 
     $$p(t) = \frac{x^{a-1}(1-x)^{b-1}}{B(a, b)\,(h - l)},\quad x = \frac{t - l}{h - l},\quad
@@ -77,15 +73,16 @@ class ScaledBeta(IntegratedDistribution):
         self.low, self.high, self.mean, self.concentration = broadcast_arguments(
             low=low, high=high, mean=mean, concentration=concentration
         )
-        super().__init__(self.mean.shape, validate_args=validate_args)
+        SparseDistribution.__init__(self, self.mean.shape, validate_args=validate_args)
         if self._validate_args:
             require(self.low < self.high, "low", "below high", (self.low, self.high))
             inside = (self.low < self.mean) & (self.mean < self.high)
             rule = "strictly between low and high"
             require(inside, "mean", rule, (self.mean, self.low, self.high))
 
-    def _ends(self) -> tuple[Tensor, Tensor]:
-        return self.low.double(), self.high.double()
+    def geometry(self) -> Geometry:
+        """Return the ends, without breakpoints."""
+        return Geometry(self.low, self.high)
 
     @property
     def _odds(self) -> "_LogOdds":
@@ -93,11 +90,6 @@ class ScaledBeta(IntegratedDistribution):
         (low, high), mean = self._ends(), self.mean.double()
         rate = self.concentration.double() / (high - low)
         return _LogOdds(rate * (mean - low), rate * (high - mean))
-
-    @constraints.dependent_property(is_discrete=False, event_dim=0)
-    def support(self) -> Constraint:
-        """The interval from `low` to `high`."""
-        return Interval(self.low, self.high, self.log_prob)
 
     @property
     def variance(self) -> Tensor:
@@ -153,31 +145,18 @@ class ScaledBeta(IntegratedDistribution):
             total = total + b * ratio.log() + (a - b) * (digamma_excess(a) - common)
         return total.to(self._like.dtype)
 
-    # By the engine
-
     @property
-    def _line(self) -> Coordinate:
-        return _Odds(self._odds, *self._ends())
-
-    def _find_cuts(self, line: Coordinate, fine: bool = True) -> Tensor:
-        odds = self._odds
-        return odds._find_cuts(odds._line)
-
-    def _log_q(self, t: Tensor) -> Tensor:
-        return torch.zeros_like(t)  # the coordinate's measure is the density's
-
-    @property
-    def _log_mass(self) -> Tensor:
-        return torch.zeros_like(self._like, dtype=torch.float64)
+    def _panels(self) -> Panels:
+        odds, ends = self._odds, self._ends()
+        # Around where the density is curved, whose width is that of the peak or about 1.
+        a, b = (x.detach().clamp_min(1) for x in (odds.a, odds.b))
+        spread = (1 / a + 1 / b).sqrt()
+        line = DoubleExponential(None, None, (a / b).log(), spread, _ORDER)
+        edges = torch.stack([-line.limit, line.limit])
+        return Panels(odds.log_prob, line, ends, edges=edges, chart=_Chart(*ends))
 
     def _moment(self, name: str, n: int, terms: Tensor) -> Tensor:
         return terms.sum(0)
-
-    def _log_share(self, t: Tensor, upper: Tensor) -> Tensor:
-        return self._odds.log_share(_log_odds(t.double(), *self._ends()), upper)
-
-    def _quantile(self, value: Tensor) -> Tensor:
-        return _from_odds(self._odds._quantile_by_rule(value), *self._ends())
 
     def _rounded(self, t: Tensor) -> Tensor:
         """Return locations in the type of the parameters, strictly between the ends."""
@@ -186,18 +165,16 @@ class ScaledBeta(IntegratedDistribution):
         return inner + (t - t.detach())
 
 
-class _LogOdds(IntegratedDistribution):
-    """The density of s = log(x/(1 - x)) for x of a Beta(a, b): smooth, with exponential tails."""
+class _LogOdds:
+    """The density of s = log(x/(1 - x)) for x of a Beta(a, b): smooth, with exponential tails.
 
-    arg_constraints: ClassVar[dict[str, Constraint]] = {"a": positive_finite, "b": positive_finite}
-
-    _tensors = {"excess": 0}
+    Attributes:
+        excess: log B(a, b), less the largest value of a log x + b log(1 - x).
+    """
 
     def __init__(self, a: Tensor, b: Tensor) -> None:
         self.a, self.b = a, b
-        # log B(a, b), less the largest value of a log x + b log(1 - x).
         self.excess = stirling_excess(a) + stirling_excess(b) - stirling_excess(a + b)
-        super().__init__(a.shape, validate_args=False)
 
     def log_density(self, log_x: Tensor, log_y: Tensor) -> Tensor:
         """Return the log density of s at the logarithms of x and 1 - x."""
@@ -205,72 +182,24 @@ class _LogOdds(IntegratedDistribution):
         c = a + b
         return a * (log_x - (a / c).log()) + b * (log_y - (b / c).log()) - self.excess
 
-    def _ends(self) -> tuple[Tensor, Tensor]:
-        end = torch.full_like(self.a, math.inf)
-        return -end, end
-
-    @property
-    def _line(self) -> Coordinate:
-        # Around where the density is curved, whose width is that of the peak or about 1.
-        a, b = (x.detach().clamp_min(1) for x in (self.a, self.b))
-        spread = (1 / a + 1 / b).sqrt()
-        return DoubleExponential(None, None, (a / b).log(), spread, _ORDER)
-
-    def _find_cuts(self, line: Coordinate, fine: bool = True) -> Tensor:
-        edges = torch.stack([line.onto(end) for end in self._ends()])
-        return self._cuts_at(line, edges[:0], edges, True)
-
-    def _log_q(self, t: Tensor) -> Tensor:
-        return self.log_density(logsigmoid(t), logsigmoid(-t))
-
-    def log_share(self, t: Tensor, upper: Tensor) -> Tensor:
-        """Return the logarithm of the mass below, or above, locations, also in far tails."""
-        log_share = log_positive(self._share_by_rule(t, upper))
-        slope = self.a * torch.sigmoid(-t) - self.b * torch.sigmoid(t)
-        outwards = torch.where(upper, slope < 0, slope > 0)
-        deep = outwards & (self._log_q(t) < -self.excess - _DEEP)
-        if values_are_readable(deep) and not deep.any():
-            return log_share
-        # The log density falls at least as fast as here.
-        length = torch.where(deep, (_TAIL / slope).detach(), 1.0)
-        y, rule = (x.reshape(-1, *(1,) * t.dim()) for x in gauss_legendre(_TAIL_ORDER, t))
-        t = torch.where(deep, t, 0.0)
-        top = self._log_q(t)
-        heights = (self._log_q(t - length * (1 + y) / 2) - top).exp()
-        tail = top + (length.abs() / 2 * (rule * heights).sum(0)).log()
-        return torch.where(deep, tail, log_share)
-
-    @property
-    def _log_mass(self) -> Tensor:
-        return torch.zeros_like(self.a)
+    def log_prob(self, s: Tensor) -> Tensor:
+        """Return the log density at s."""
+        return self.log_density(logsigmoid(s), logsigmoid(-s))
 
 
-class _Odds(Coordinate):
-    """The coordinate of the density of log odds, with that density as its measure.
+class _Chart(NamedTuple):
+    """Locations between two ends by their log odds: those near an end do not round to it."""
 
-    Locations that round to an end lose no mass so.
-    """
-
-    def __init__(self, odds: _LogOdds, low: Tensor, high: Tensor) -> None:
-        self._inner = odds._line
-        super().__init__(_ORDER, 1, _ORDER, self._inner.rough)
-        self._density, self._low, self._high = odds, low, high
+    low: Tensor
+    high: Tensor
 
     def onto(self, t: Tensor) -> Tensor:
-        return self._inner.onto(_log_odds(t, self._low, self._high))
+        """Return log(x/(1 - x)) at locations, large numbers at the ends and beyond."""
+        least = torch.finfo(t.dtype).tiny
+        return (t - self.low).clamp_min(least).log() - (self.high - t).clamp_min(least).log()
 
-    def locations(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        s, slope = self._inner.locations(y)
-        return _from_odds(s, self._low, self._high), slope * self._density._log_q(s).exp()
-
-
-def _log_odds(t: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Return log(x/(1 - x)) at locations, large numbers at the ends and beyond."""
-    least = torch.finfo(t.dtype).tiny
-    return (t - low).clamp_min(least).log() - (high - t).clamp_min(least).log()
-
-
-def _from_odds(s: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Return the location from the nearer end."""
-    size = (high - low) * torch.sigmoid(torch.where(s < 0, s, -s))  # unlike abs, with a slope at 0
-    return torch.where(s < 0, low + size, high - size)
+    def back(self, s: Tensor) -> Tensor:
+        """Return the location from the nearer end."""
+        # Unlike abs, with a slope at 0.
+        size = (self.high - self.low) * torch.sigmoid(torch.where(s < 0, s, -s))
+        return torch.where(s < 0, self.low + size, self.high - size)

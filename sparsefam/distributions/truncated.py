@@ -12,19 +12,15 @@ from .._numerics.modes import branches_allowed
 from .._numerics.quadrature import sort_cuts
 from .._numerics.validation import require
 from ..supports import Interval, IntervalUnion
-from ._line.engine import MASSES, Coordinate, IntegratedDistribution, Line, clamp, or_infinite
 from ._line.laws import Law, LawBetween
-from ._torch_adapter import (
-    TorchUnivariate,
-    cuts_of,
-    exact_base,
-    intervals_of,
-    law_of,
-)
+from ._line.panels import Panels, clamp, or_infinite
+from ._torch_adapter import TorchUnivariate, exact_base
 from ._torch_laws import facts_of
+from .base import SparseDistribution
 from .beta_gaussian import PowerDistribution
 from .location_scale import LocationScale
 from .normal import Laplace, Normal
+from .univariate import Geometry, Univariate
 
 __all__ = ["Truncated"]
 
@@ -36,14 +32,14 @@ _LOST = 1e-8
 _MISSED = 1e-3
 
 
-class Truncated(IntegratedDistribution):
+class Truncated(Univariate):
     r"""A univariate density cut to an interval.
 
     $$p(t) = \frac{q(t)}{\int_a^b q}\,[a \le t \le b]$$
 
     All is computed in float64 and is accurate in far tails, too. Masses and quantiles have closed
-    forms for torch's and this package's Normal, Laplace and Uniform, and torch's Cauchy,
-    Exponential, Gumbel, HalfCauchy, HalfNormal, LogNormal, Pareto and Weibull. Other bases need a
+    forms for torch's and this package's Normal, Laplace and Uniform, and torch's Exponential,
+    HalfNormal, LogNormal and Pareto. Other bases need a
     `log_prob`, but no `cdf`, and are integrated with nodes where q changes between the ends; the
     constructor computes their mass and keeps its graph: more than one backward pass through one
     density needs `retain_graph=True`. Both ends belong to the support where the base is positive
@@ -96,32 +92,31 @@ class Truncated(IntegratedDistribution):
     ) -> None:
         low, high = -math.inf if low is None else low, math.inf if high is None else high
         self.base, self.low, self.high = exact_base(base, low=low, high=high)
-        law = self._law
+        law = self._base_law
         self._kept: LawBetween | None = None
         self._own_mass: Tensor | None = None
-        self._region: Tensor | None = None
+        self._region: Any = None
         checks: Any = Distribution._validate_args if validate_args is None else validate_args
         if law is not None and (not checks or self._is_plain(law)):
-            super().__init__(self.low.shape, validate_args=False)
+            SparseDistribution.__init__(self, self.low.shape, validate_args=False)
             self._validate_args = checks
             return
-        super().__init__(self.low.shape, validate_args=validate_args)
+        SparseDistribution.__init__(self, self.low.shape, validate_args=validate_args)
         if self._validate_args:
             require(self.low < self.high, "low", "below high", (self.low, self.high))
         if law is None:
-            line = self._line
-            places, edges = self._places(line)
             with torch.no_grad():
-                self._region = self._region_of(line, edges, MASSES, places=places)
-            self._own_mass = self._mass_by_quadrature(line, line.order)
+                self._region = self._restricted().search()
+            self._own_mass = self._restricted().integral()
         if self._validate_args:
             rule = f"ends between which {type(base).__name__} has a mass that float64 resolves"
             require(self._is_resolved(), "low and high", rule, (self.low, self.high))
 
     @property
-    def _law(self) -> Law | None:
+    def _base_law(self) -> Law | None:
         """The closed forms of the base, if there are any."""
-        return law_of(self.base)
+        base: Univariate = self.base
+        return base._law
 
     @property
     def _log_mass(self) -> Tensor:
@@ -133,7 +128,7 @@ class Truncated(IntegratedDistribution):
     @property
     def _law_between(self) -> LawBetween | None:
         """The law between the ends, kept where it is constant, so that methods share its mass."""
-        if (law := self._law) is None:
+        if (law := self._base_law) is None:
             return None
         new, kept = LawBetween(law, self.low, self.high), self._kept
         if kept is not None and new.is_same(kept):
@@ -141,39 +136,27 @@ class Truncated(IntegratedDistribution):
         self._kept = new if new.is_constant else None
         return new
 
+    def geometry(self) -> Geometry:
+        """Return the ends of the support, which may be infinite tensors."""
+        return Geometry(*(x.to(self._like.dtype) for x in self._ends()))
+
     def _ends(self) -> tuple[Tensor, Tensor]:
-        """Return the ends of the support (*batch) in float64."""
-        if (law := self._law) is not None:
+        if (law := self._base_law) is not None:
             return law.ends(self.low.double(), self.high.double())
-        ends = sort_cuts(intervals_of(self.base).flatten(-2))
+        ends = sort_cuts(self.base._intervals().flatten(-2))
         low, high = (clamp(x.to(ends), ends[0], ends[-1]) for x in (self.low, self.high))
         return low, high
 
     @property
-    def _line(self) -> Coordinate:
-        """The coordinate in which the density is integrated."""
-        if isinstance(self.base, TorchUnivariate):
-            return self.base._line
-        return Line(32, 1, 32, sort_cuts(cuts_of(self.base)))
+    def _panels(self) -> Panels:
+        panels = self._restricted()
+        panels.log_mass = self._log_mass
+        return panels
 
-    def _places(self, line: Coordinate) -> tuple[Tensor, Tensor]:
-        """Return coordinates that divide the base (J, *batch), and of the ends (2, *batch)."""
-        low, high = (line.onto(end) for end in self._ends())
-        if isinstance(self.base, TorchUnivariate):
-            return self.base._division(line), torch.stack([low, high])
-        # Beyond the base's cuts there is less than a rounding error of its mass, but in a tail.
-        places = cast(Tensor, line.rough)
-        first, last = places[0].detach(), places[-1].detach()
-        width = last - first
-        low, high = (
-            torch.where(low.isinf(), torch.minimum(first, high.detach() - width), low),
-            torch.where(high.isinf(), torch.maximum(last, low.detach() + width), high),
-        )
-        return places, torch.stack([low, high])
-
-    def _find_cuts(self, line: Coordinate, fine: bool = True) -> Tensor:
-        region = None if fine else self._region
-        return self._cuts_at(line, *self._places(line), fine, region)
+    def _restricted(self) -> Panels:
+        """Return the panels of the base between the ends."""
+        base: Univariate = self.base
+        return base._panels.restricted(*self._ends(), self._region)
 
     def _is_plain(self, law: Law) -> bool:
         """Whether a few operations show that the ends are valid."""
@@ -186,13 +169,15 @@ class Truncated(IntegratedDistribution):
     def _is_resolved(self) -> Tensor:
         """Whether there is mass, and little of it within a rounding error of the ends."""
         low, high = self._ends()
-        law = self._law
+        law = self._base_law
         # Ends that are the same number for the law have no mass between them.
         apart = low < high if law is None else torch.lt(*law.standardize(low, high)[:2])
         ends = torch.stack([low, high])
         beside = ends.nextafter(ends.flip(0))
         jump = (self.base.log_prob(beside) - self.base.log_prob(ends)).abs()
-        lost = self._density(ends) * (beside - ends).abs()
+        log_p = self.base.log_prob(ends)
+        density = torch.where(log_p.isfinite(), log_p - self._log_mass, -math.inf).exp()
+        lost = density * (beside - ends).abs()
         resolved: Tensor = apart & ~((jump > _LOST) & (lost > _LOST)).any(0)
         resolved = resolved & self._log_mass.isfinite()
         if law is not None or not isinstance(self.base, TorchUnivariate):
@@ -201,20 +186,16 @@ class Truncated(IntegratedDistribution):
             missed = (below.diff(dim=0).squeeze(0) - self._log_mass.exp()).abs()
             resolved = resolved & ~(missed > _MISSED)
         # What lies beyond the outermost cuts decays exponentially on the line.
-        line = self.base._line
-        cuts, bounds = self._find_cuts(line), self.base.intervals[..., 0, :].movedim(-1, 0)
+        panels = self._panels
+        line: Any = panels.line
+        cuts, bounds = panels.cuts(), torch.stack(self.base._ends())
         first = line.onto_line(line.locations(torch.stack([cuts[0], cuts[-1]]))[0])
         inwards = first.new_tensor([1.0, -1.0]).reshape(-1, *(1,) * self._like.dim())
         t, slope = line.from_line(torch.stack([first, first + inwards]))
-        height, inner = (self._density(t) * slope).unbind()
+        height, inner = (panels.density(t) * slope).unbind()
         beyond = height / (inner / height).log().clamp(1e-3, 1.0)
         resolved = resolved & ~((ends == bounds) & (beyond > _LOST)).any(0)
         return resolved
-
-    def _log_q(self, t: Tensor) -> Tensor:
-        """Return the log density of the base in its support; where it is not finite it is lost."""
-        base: Any = self.base
-        return base._log_q(t) if isinstance(base, TorchUnivariate) else base.log_prob(t)
 
     @property
     def log_mass(self) -> Tensor:
@@ -224,7 +205,7 @@ class Truncated(IntegratedDistribution):
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> Constraint:
         """The part of the base's support between the ends, which moves with both."""
-        intervals = intervals_of(self.base).to(self._like.dtype)
+        intervals = self.base._intervals().to(self._like.dtype)
         intervals = clamp(intervals, self.low[..., None, None], self.high[..., None, None])
         # Under vmap and in compiled graphs values cannot be read; then only bijections differ.
         known = branches_allowed(intervals)
@@ -236,8 +217,8 @@ class Truncated(IntegratedDistribution):
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
         """Whether `rsample` exists: if the support is one interval."""
-        whole = self._law is not None or intervals_of(self.base).shape[-2] == 1
-        return whole or bool(intervals_of(self)[..., 1:, :].isnan().all())
+        whole = self._base_law is not None or self.base._intervals().shape[-2] == 1
+        return whole or bool(self._intervals()[..., 1:, :].isnan().all())
 
     def _moment(self, name: str, n: int, terms: Tensor) -> Tensor:
         """Return a moment by quadrature, or the base's where an infinite tail has none."""
@@ -253,24 +234,42 @@ class Truncated(IntegratedDistribution):
         exists = known.isfinite() | (ends[0].isfinite() & ends[1].isfinite())
         return torch.where(exists, value, known.detach().to(value))
 
-    def _closed_form(self, name: str) -> Tensor | None:
-        law, base = self._law, self.base
-        if name == "mode":
+    @property
+    def mean(self) -> Tensor:
+        """Mean (*batch); not finite if there is none."""
+        law = self._base_law
+        if law is None or not law.has_moments:
+            return super().mean
+        return law.moments(*self._ends())[0].to(self._like.dtype)
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance (*batch); not finite if there is none."""
+        law = self._base_law
+        if law is None or not law.has_moments:
+            return super().variance
+        return law.moments(*self._ends())[1].to(self._like.dtype)
+
+    @property
+    def mode(self) -> Tensor:
+        """Where the density is highest (*batch); without gradient if it is searched."""
+        base = self.base
+        if isinstance(base, _PEAKED) or facts_of(getattr(base, "base", base)).has_mode:
             # Of a base with one peak it is the location between the ends next to that.
-            peaked = isinstance(base, _PEAKED) or facts_of(getattr(base, "base", base)).has_mode
-            found = clamp(base.mode, *self._ends()) if peaked else None
-        elif law is None or not law.has_moments:
-            found = None
-        elif name == "entropy":
-            found = law.entropy(*self._ends())
-        else:
-            found = law.moments(*self._ends())[0 if name == "mean" else 1]
-        return None if found is None else found.to(self._like.dtype)
+            return clamp(base.mode, *self._ends()).to(self._like.dtype)
+        return super().mode
+
+    def entropy(self) -> Tensor:
+        """Return the Shannon entropy (*batch)."""
+        law = self._base_law
+        if law is None or not law.has_moments:
+            return super().entropy()
+        return law.entropy(*self._ends()).to(self._like.dtype)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density at `value`; -inf with zero gradient off the support."""
         self._check_value(value)
-        law = self._law
+        law = self._base_law
         if law is not None and law.is_on_line:
             # Infinity lies outside of infinite ends, too: its distance to them is NaN.
             inside = torch.minimum(value - self.low, self.high - value) >= 0
@@ -282,5 +281,18 @@ class Truncated(IntegratedDistribution):
         log_p = torch.where(inside, log_p - self._log_mass, -math.inf)
         return log_p.to(torch.promote_types(self._like.dtype, value.dtype))
 
+    @property
+    def _has_masses(self) -> bool:
+        return self._base_law is not None
+
     def _log_part(self, start: Tensor, end: Tensor) -> Tensor:
-        return cast(Law, self._law).log_share(*self._ends(), start, end)
+        if (law := self._base_law) is None:
+            return super()._log_part(start, end)
+        return law.log_share(*self._ends(), start, end)
+
+    def _inverse(self, q: Tensor) -> Tensor:
+        between = self._law_between
+        return super()._inverse(q) if between is None else between.icdf(q)
+
+    def _rounded(self, t: Tensor) -> Tensor:
+        return super()._rounded(t) if self._base_law is None else t.to(self._like.dtype)

@@ -2,37 +2,39 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.ndimage import binary_erosion
 from scipy.spatial import cKDTree
 from sklearn.base import BaseEstimator, DensityMixin, OutlierMixin
 from sklearn.cluster import kmeans_plusplus
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
-from torch.distributions import Uniform
+from torch.distributions import Distribution, Uniform
 from torch.nn.functional import pad
 
 from .._numerics.threads import one_thread
 from .._numerics.validation import as_number, require_integer
 from ..distributions import SparseDistribution
+from ..supports import IntervalUnion
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = [
     "MARGIN",
+    "Base",
+    "Bounds",
     "Columns",
     "DensityEstimator",
     "Floats",
     "PointTree",
+    "Seed",
     "as_events",
     "as_tensor",
-    "SupportMask",
     "bandwidth_of",
     "bounds_of",
     "chunks",
@@ -51,6 +53,11 @@ __all__ = [
 ]
 
 Floats = NDArray[np.float64]
+Seed = int | np.random.RandomState | None
+# A density for all columns, or one for each.
+Base = Distribution | Sequence[Distribution]
+# Ends (low, high) of all columns, or of each.
+Bounds = Sequence[float | None] | Sequence[Sequence[float | None]] | ArrayLike | None
 
 # The default support of a base exceeds the range of the data by this fraction of it on either side.
 MARGIN = 0.25
@@ -58,23 +65,10 @@ MARGIN = 0.25
 _CHUNK, _SORTED = 2**13, 2**19
 # A column is taken for rounded if its values occur so often on average.
 _TIED = 3
-# Values of each column in a mask of a support.
-_GRID = 201
-# Margin of the mask, relative to the extent of the support.
-_MARGIN = 0.06
 # The default number of inducing points, by dimension.
 _COUNTS = {1: 100, 2: 150, 3: 200}
 # The least range of a column relative to its values: neighboring nodes must be different numbers.
 _LEAST_RANGE = 2.0**-40
-
-
-class SupportMask(NamedTuple):
-    """A mask (G, G), true if the density is positive at (x[j], y[i]), and its outline (K, 2)."""
-
-    x: Floats
-    y: Floats
-    mask: NDArray[np.bool_]
-    outline: Floats
 
 
 class PointTree(NamedTuple):
@@ -91,10 +85,8 @@ class PointTree(NamedTuple):
         scale = density.variance.sqrt().numpy()
         return cls(scale, cKDTree(nodes.numpy() / scale))
 
-    def box(self, margin: float | None = None) -> tuple[Floats, Floats]:
+    def box(self, margin: float) -> tuple[Floats, Floats]:
         """Return corners (D,), (D,) of a box around the points, with a margin."""
-        if margin is None:
-            margin = _MARGIN * (self.tree.maxes - self.tree.mins)
         return (self.tree.mins - margin) * self.scale, (self.tree.maxes + margin) * self.scale
 
     def distance(self, x: Tensor) -> Floats:
@@ -105,25 +97,16 @@ class PointTree(NamedTuple):
 class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: ignore[misc]
     """An estimator with a `density_` of the columns of the data, of numbers if there is one."""
 
-    density_: Any
+    density_: SparseDistribution
     offset_: float
 
     @property
-    def support_(self) -> "Floats | SupportMask":
-        """The support of the density: intervals (J, 2), or a mask if there are two columns."""
+    def support_(self) -> Floats:
+        """The support of the density of one column: intervals (J, 2)."""
         check_is_fitted(self)
-        if not self.density_.event_shape:
-            return intervals_of(self.density_).numpy()
-        if self.density_.event_shape[0] > 2:
-            raise AttributeError("support_ exists for one and two columns")
-        x, y = np.linspace(*self._plane_box(), _GRID).T
-        grid = np.stack(np.meshgrid(x, y), -1)
-        mask = self.predict(grid.reshape(-1, 2)).reshape(grid.shape[:2]) > 0
-        return SupportMask(x, y, mask, grid[mask & ~binary_erosion(mask)])
-
-    def _plane_box(self) -> tuple[Floats, Floats]:
-        """Return corners (2,), (2,) of a box around the support, with a margin."""
-        return PointTree.in_support(self.density_).box()
+        if self.density_.event_shape:
+            raise AttributeError("support_ exists for one column")
+        return intervals_of(self.density_).numpy()
 
     def _observations(self, X: ArrayLike) -> Tensor:
         """Check new observations, and return them (n, D)."""
@@ -152,6 +135,7 @@ class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: igno
         log = self.score_samples(X)
         outside = np.isneginf(log)
         z = np.where(outside, 0.0, log) - self.offset_
+        # Both branches have value 1 and slope 1 at z = 0.
         usual: Floats = np.where(z > 0, 1 + z, 1 / (1 - np.minimum(z, 0)))
         if outside.any():
             distance = self._distance(self._observations(X)[torch.from_numpy(outside)])
@@ -172,19 +156,20 @@ class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: igno
         self.offset_ = total / count if count else math.nan
 
     @one_thread()
-    def sample(self, n_samples: int = 1, random_state: Any = None) -> Floats:
+    def sample(self, n_samples: int = 1, random_state: Seed = None) -> Floats:
         """Draw samples (n_samples, D); `random_state` is a seed or numpy's random state."""
         check_is_fitted(self)
         density = self.density_
         require_integer("n_samples", n_samples, 0)
         seed = check_random_state(random_state).randint(2**31 - 1)
+        # The generator of torch stays as it is.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             draws = density.sample((n_samples,))
         return draws.reshape(n_samples, *(density.event_shape or (1,))).numpy()
 
     @one_thread()
-    def plot(self, ax: "Axes | None" = None, **options: Any) -> "Axes":
+    def plot(self, ax: "Axes | None" = None, **options: object) -> "Axes":
         """Plot the density, with options of `plot_density` such as `data=X`; return the axes.
 
         Axes without labels get the names of the columns, if the data had any.
@@ -207,9 +192,9 @@ def uniform_box(low: Tensor, high: Tensor) -> list[Uniform]:
     return [Uniform(*ends, validate_args=False) for ends in zip(low, high, strict=True)]
 
 
-def intervals_of(p: Any) -> Tensor:
+def intervals_of(p: SparseDistribution) -> Tensor:
     """Return the intervals (J, 2) of the support of a density of numbers."""
-    intervals: Tensor = p.support.intervals
+    intervals = cast(IntervalUnion, p.support).intervals
     return intervals[~intervals[:, 0].isnan()]
 
 
@@ -266,6 +251,7 @@ def rounding_of(x: Tensor) -> Tensor:
         (end,) = torch.nonzero(last, as_tuple=True)
         values, counts = values[end], end.diff(prepend=end.new_tensor([-1]))
         rounding[1, d] = len(values) * bool((values.frac() == 0).all())
+        # A value that occurs once may be an outlier, or not rounded.
         values, counts = values[counts > 1], counts[counts > 1]
         if len(values) > 1:
             gap = values.diff()
@@ -281,14 +267,14 @@ def as_events(x: Tensor) -> Tensor:
     return x.squeeze(-1) if x.shape[-1] == 1 else x
 
 
-def check_alpha(alpha: Any, most: float = 2.0) -> float:
+def check_alpha(alpha: float, most: float = 2.0) -> float:
     """Return alpha as a float; raise ValueError unless it is a number from 1 to `most`."""
     if not 1 <= as_number(alpha) <= most:
         raise ValueError(f"alpha must be a number from 1 to {most:g}, got {alpha!r}")
     return float(alpha)
 
 
-def check_positive(name: str, value: Any) -> float:
+def check_positive(name: str, value: float) -> float:
     """Return a number as a float; raise ValueError unless it is positive and finite."""
     if not 0 < as_number(value) < float("inf"):
         raise ValueError(f"{name} must be a positive, finite number, got {value!r}")
@@ -305,11 +291,13 @@ def bandwidth_of(bandwidth: ArrayLike | None, dim: int) -> Tensor | None:
     return torch.from_numpy(values).reshape(-1).expand(dim)
 
 
-def bounds_of(bounds: Any, x: Tensor) -> Tensor:
+def bounds_of(bounds: Bounds, x: Tensor) -> Tensor:
     """Return the bounds (D, 2) of each column of x (n, D), infinite where there are none."""
     dim, given = x.shape[1], _array("bounds", (None, None) if bounds is None else bounds)
+    # NaN must not pass for a bound that is left out.
     has_nan = any(end != end for end in np.ravel(np.array(bounds, dtype=object)))
     fits = given.shape in ((2,), (dim, 2)) and not has_nan
+    # None has become NaN, no bound.
     ends = np.where(np.isnan(given), [-np.inf, np.inf], given) if fits else given
     if not fits or not (ends[..., 0] < ends[..., 1]).all():
         rule = f"(low, high) with low below high, or a pair for each of {dim} columns"
@@ -320,7 +308,7 @@ def bounds_of(bounds: Any, x: Tensor) -> Tensor:
     return pairs
 
 
-def support_of(base: Any, x: Tensor) -> Tensor:
+def support_of(base: Base, x: Tensor) -> Tensor:
     """Return the ends (D, 2) of a base's support, a distribution or one for each column of x."""
     factors = list(base) if isinstance(base, Sequence) else [base]
     if len(factors) != x.shape[1]:
@@ -383,7 +371,7 @@ def inducing_points(
     x: Tensor,
     columns: Columns,
     bounds: "tuple[float, float] | Tensor",
-    random_state: Any,
+    random_state: Seed,
 ) -> Tensor:
     """Return inducing points (I, D) that are given, or choose their number or the default one.
 
@@ -401,19 +389,21 @@ def inducing_points(
             raise ValueError(f"inducing_points must be {rule}, got shape {tuple(rows.shape)}")
         return rows
     require_integer("inducing_points", given, 1)
-    count: Any = given
+    count = cast(int, given)
     if dim == 1:
+        # Beyond the data, where the density may still be positive.
         margin = MARGIN * (columns.high - columns.low)
         low = (columns.low - margin).clamp_min(bounds[0])
         high = (columns.high + margin).clamp_max(bounds[1])
         fraction = torch.linspace(0, 1, count, dtype=x.dtype)
         return torch.lerp(low, high, fraction).unsqueeze(-1)
+    # k-means++ spreads points by distances, which need a common unit.
     scaled = ((x - columns.mean) / columns.deviation).numpy()
     _, index = kmeans_plusplus(scaled, min(count, len(x)), random_state=random_state)
     return x[torch.as_tensor(index)]
 
 
-def _array(name: str, value: Any) -> Floats:
+def _array(name: str, value: object) -> Floats:
     try:
         return np.array(value, dtype=np.float64)  # None becomes NaN
     except (TypeError, ValueError):

@@ -8,7 +8,6 @@ import torch
 from numpy.typing import ArrayLike
 from scipy.stats import gaussian_kde
 from sklearn.neighbors import KernelDensity
-from sklearn.pipeline import Pipeline
 from torch import Tensor
 
 from ..distributions import KernelDistribution
@@ -131,16 +130,13 @@ def quadratic_score(estimator: Any, X: ArrayLike, y: object = None) -> float:
     Args:
         estimator: A fitted estimator of this package, or any other with a `density_` (a
             distribution of this package) and `score_samples`; scikit-learn's `KernelDensity` with a
-            Gaussian kernel; scipy's `gaussian_kde`; a pipeline of linear transformers, such as
-            `StandardScaler`, and one of these. The determinant of the transformers converts it
-            to the score of the density of X itself, so that unlike scalers can be compared.
+            Gaussian kernel; scipy's `gaussian_kde`.
         X: Observations (n, D) that the estimator was not fitted to.
         y: Not used, so that this is a `scoring` of `GridSearchCV` and `cross_val_score`.
 
     Raises:
         ValueError: `estimator` lacks `score_samples` or `density_`, or is a `KernelDensity` with
-            another kernel or metric, or a pipeline whose transformers are not linear or change the
-            number of columns.
+            another kernel or metric.
 
     References:
         Gneiting and Raftery (2007), Strictly Proper Scoring Rules, Prediction, and Estimation.
@@ -149,13 +145,9 @@ def quadratic_score(estimator: Any, X: ArrayLike, y: object = None) -> float:
     if isinstance(estimator, gaussian_kde):
         heights = estimator(np.asarray(X, dtype=float).T)
         return 2 * float(heights.mean()) - float(estimator.integrate_kde(estimator))
-    if isinstance(estimator, Pipeline):
-        before, last = estimator[:-1], estimator[-1]
-        if not len(before):
-            return quadratic_score(last, X)
-        return _determinant(before, X) * quadratic_score(last, before.transform(X))
     if not hasattr(estimator, "score_samples"):
         raise ValueError(f"estimator must have score_samples, got {estimator!r}")
+    # The mean density of unseen data estimates the integral of p times the true density.
     height = float(np.exp(estimator.score_samples(X)).mean())
     if isinstance(estimator, KernelDensity):
         return 2 * height - _squared_integral(estimator)
@@ -163,26 +155,6 @@ def quadratic_score(estimator: Any, X: ArrayLike, y: object = None) -> float:
         raise ValueError(f"estimator must have a density_, got {estimator!r}")
     p = estimator.density_
     return 2 * height - float(p.expect(p.prob))
-
-
-def _determinant(transformer: Pipeline, X: Any) -> float:
-    """Return the factor by which a linear transformer changes volumes, from values near data."""
-    x = np.asarray(X, dtype=float)
-    center, unit = x.mean(0), np.where(np.ptp(x, 0) > 0, np.ptp(x, 0), 1.0)
-    probes: Any = np.concatenate([[center], center + np.diag(unit), x])
-    if hasattr(X, "columns"):  # a data frame
-        probes = type(X)(probes, columns=X.columns)
-    origin, *images = np.asarray(transformer.transform(probes), dtype=float)
-    # A linear map is fixed by the images of D + 1 corners: the data show whether it is linear.
-    sides, data = np.array(images[: len(unit)]) - origin, np.array(images[len(unit) :])
-    square = sides.shape == (len(unit), len(unit))
-    linear = origin + (x - center) / unit @ sides if square else data
-    if not square or not np.allclose(data, linear, rtol=1e-6, atol=1e-6 * np.abs(sides).max()):
-        raise ValueError(
-            "estimator must have linear transformers that keep the number of columns, such as "
-            f"StandardScaler, got {transformer}"
-        )
-    return float(abs(np.linalg.det(sides / unit[:, None])))
 
 
 def _squared_integral(kde: KernelDensity) -> float:

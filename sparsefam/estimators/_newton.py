@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from numpy.polynomial.legendre import leggauss
@@ -14,6 +14,7 @@ from .._feature_maps import Kernel, kernel_matrix
 from .._numerics.chebyshev_mesh import ChebyshevMesh
 from .._numerics.deformed import Power
 from .._numerics.normalizer import lower_bound, newton_from_below
+from ..distributions import KernelDistribution
 from ._data import chunks, merged
 
 __all__ = ["Cells", "Evaluation", "Fit", "Minimum", "Objective", "minimize", "whitening"]
@@ -66,6 +67,7 @@ def minimize(
     x, at = start, evaluate(start)
     for steps in range(max_iter + 1):
         factor = torch.linalg.cholesky(at.hessian())
+        # The decrease g' H^-1 g / 2 of the quadratic model is half the squared decrement.
         step = -torch.cholesky_solve(at.slope.unsqueeze(-1), factor).squeeze(-1)
         decrease, size = -float(at.slope @ step) / 2, 1.0
         if decrease < tol * max(1.0, abs(at.value)) or steps == max_iter:
@@ -117,12 +119,12 @@ class Cells:
         low, high = self.ends(x)
         nodes, weights = leggauss(4 if len(self.unit) == 1 else 2)
         rule = list(zip(nodes.tolist(), (weights / 2).tolist(), strict=True))
-        total: Any = 0.0
+        total = x.new_zeros(())
         for pairs in itertools.product(*(rule if unit else [(0.0, 1.0)] for unit in self.unit)):
             position, factors = zip(*pairs, strict=True)
             nodes_in_cells = (low + high) / 2 + (high - low) / 2 * x.new_tensor(position)
             total = total + math.prod(factors) * f(nodes_in_cells)
-        return cast(Tensor, total)
+        return total
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ class Objective:
     inducing points span: with $K = Q \Lambda Q^\top$ they are
     $\phi = \Lambda^{-1/2} Q^\top k(\cdot, t_i)$. So $\|f\|^2 = c^\top c$, and penalties are
     well-conditioned. Densities are integrated by sums over nodes, without locating the edges of
-    their supports. The loss depends on the data by sums only, so data may come in chunks. In one
+    their supports. The loss depends on the data by sums only, which are taken in chunks. In one
     dimension these are sums over the nodes, between which the functions are polynomials.
     """
 
@@ -155,9 +157,20 @@ class Objective:
     @classmethod
     @torch.no_grad()
     def of(
-        cls, alpha: float, kernel: Kernel, points: Tensor, mesh: Any, cells: "Cells"
+        cls,
+        alpha: float,
+        kernel: Kernel,
+        points: Tensor,
+        p: KernelDistribution,
+        cells: "Cells",
+        x: Tensor,
+        weight: Tensor,
     ) -> "Objective":
-        """Evaluate the functions at the nodes, which resolve the kernels, without any data yet."""
+        """Evaluate the functions at the nodes of a density, and at data (n, D).
+
+        The nodes of p resolve the kernels.
+        """
+        mesh = p.mesh
         if len(mesh.axes) == 1:
             mesh = mesh.with_order(min(_FINE * mesh.axes[0].size, _MOST_NODES))
             finer = mesh.with_order(2 * mesh.axes[0].size)
@@ -166,37 +179,39 @@ class Objective:
             coarse = [axis._replace(order=axis.order // 2) for axis in mesh.axes]
             mesh, finer = mesh.of_axes(coarse, mesh.base, mesh.tolerance), mesh
         mixing = whitening(kernel, points)
-        size, none = mixing.shape[1], mixing.new_zeros(())
 
-        def on(mesh: Any, dtype: torch.dtype) -> Tensor:
-            features = torch.empty(len(mesh.nodes), size, dtype=dtype)
-            for t, rows in chunks(mesh.nodes, features):
+        def on(nodes: Tensor, dtype: torch.dtype) -> Tensor:
+            features = torch.empty(len(nodes), mixing.shape[1], dtype=dtype)
+            for t, rows in chunks(nodes, features):
                 rows.copy_(kernel_matrix(kernel, points, t).T @ mixing)
             return features
 
-        return cls(
+        total, squares = torch.stack([weight.sum(), weight @ weight])
+        none = mixing.new_zeros(0)
+        without_data = cls(
             alpha,
             kernel,
             points,
             mixing,
             mesh.axes[0] if len(mesh.axes) == 1 else None,
             mesh.measure.flatten(),
-            on(mesh, torch.float64),
+            on(mesh.nodes, torch.float64),
             finer.measure.flatten(),
-            on(finer, torch.float32),
+            on(finer.nodes, torch.float32),
             cells,
+            total,
+            squares,
             none,
             none,
-            none.expand(size),
-            none.expand(size, size),
         )
+        first, second = without_data.sums_over(x, weight)
+        return replace(without_data, first=first, second=second)
 
-    @torch.no_grad()
-    def with_data(self, x: Tensor, weight: Tensor) -> "Objective":
-        """Add data (n, D) with weights (n,), in chunks."""
-        sums = torch.stack([torch.stack([w.sum(), w @ w]) for (w,) in chunks(weight)]).sum(0)
-        first, second = torch.zeros_like(self.first), torch.zeros_like(self.second)
+    def sums_over(self, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Sum the functions at data (n, D), and their products, in chunks: (R,) and (R, R)."""
         nodal = torch.zeros_like(self.measure)  # Weights of nodes for sums over the data
+        first = nodal.new_zeros(self.on_nodes.shape[1])
+        second = torch.outer(first, first)
         if self.cells.unit.all():
             x, weight = merged(x, weight)
         for rows, w in chunks(x, weight):
@@ -212,14 +227,7 @@ class Objective:
                 first = first + w @ phi
                 second = second + (w.unsqueeze(-1) * phi).mT @ phi
         first = first + nodal @ self.on_nodes
-        second = second + (nodal.unsqueeze(-1) * self.on_nodes).mT @ self.on_nodes
-        return replace(
-            self,
-            weight=self.weight + sums[0],
-            squares=self.squares + sums[1],
-            first=self.first + first,
-            second=self.second + second,
-        )
+        return first, second + (nodal.unsqueeze(-1) * self.on_nodes).mT @ self.on_nodes
 
     @property
     def mean(self) -> Tensor:
@@ -253,6 +261,7 @@ class Objective:
             else:  # A is convex, so that its tangent is below.
                 low = (tangent.level + tangent.center @ (c - tangent.c) - top).reshape(1)
             level = newton_from_below(sums, low, eps, _MOST_STEPS, _NEAR, True)
+        # The pair is the density p and its escort p^(2 - alpha), the derivative of p in the score.
         weights, escort = (measure * v for v in power.pair(x - level))
         # Differentiating the mass 1 gives the gradient of A: the mean under p^(2 - alpha).
         center = escort @ self.on_nodes / escort.sum()

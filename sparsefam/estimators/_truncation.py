@@ -127,16 +127,19 @@ def _intervals(
     bounds = torch.stack([box[0].low, box[0].high])
     margin = _FARTHEST * bounds.diff()
     near = (lower - margin <= x.squeeze(-1)) & (x.squeeze(-1) <= upper + margin)
+    # An observation in an interval belongs to that one only.
     near = inside | (near & ~inside.any(0))
     first = torch.where(near, low, torch.inf).amin(-1)
     outermost = torch.stack([first, torch.where(near, high, -torch.inf).amax(-1)], -1)
     largest = torch.where(inside & (cells.unit == 0), fraction, 0.0).amax(-1)
     occupied = inside.any(-1)
     ends, outermost, largest = support[occupied], outermost[occupied], largest[occupied]
+    # The mean mass that n observations miss is 1/n; a tie of weight w is an atom of mass w - 1/n.
     beyond = _BEYOND / observations + (largest - 1 / observations).clamp_min(0) / 2
     signed = beyond.unsqueeze(-1) * torch.tensor([-1.0, 1.0], dtype=beyond.dtype)
     cut = p.icdf((p.cdf(outermost) + signed).clamp(0, 1))
     at_bound = cells.limits.isfinite() & (ends == bounds)
+    # A bound is known to be the end.
     cut = torch.where(at_bound, ends, cut)
     lower, upper = torch.maximum(ends[:, 0], cut[:, 0]), torch.minimum(ends[:, 1], cut[:, 1])
     return torch.stack([lower, upper], -1)
@@ -156,11 +159,13 @@ def extended(
     missed = torch.isneginf(p.log_prob(as_events(x)))
     if not missed.any():
         return p
+    # As much mass as the fit misses.
     weight = fraction[missed].sum()
     low, high = (torch.stack([getattr(side, end) for side in box]) for end in ("low", "high"))
     scale = (high - low).numpy()
     points = x.numpy() / scale
     off = points[missed.numpy()]
+    # The nearest point of each is itself.
     radii = cKDTree(points).query(off, 2)[0][:, 1]
     region: Region | IntervalUnion
     if p.event_shape:
@@ -180,6 +185,7 @@ def uniform(
 ) -> KernelDeformedExp:
     """Return the uniform density on a region of the box between corners (D,), with an alpha."""
     center = as_events(torch.lerp(low, high, 0.5).unsqueeze(0))
+    # The density of a score of zero is its base.
     whole = KernelDeformedExp(
         low.new_zeros(1), center, Gaussian(high - low), uniform_box(low, high), alpha
     )
@@ -225,6 +231,7 @@ def _neighborhood(p: KernelDeformedExp, x: Tensor, box: Sequence[Uniform]) -> Ne
     centers = torch.cartesian_prod(*[torch.lerp(side.low, side.high, middles) for side in box])
     positive = (p.log_prob(centers) > -torch.inf).numpy().reshape(shape)
     positive[cells] = True
+    # Cells that touch along an axis are one component.
     component = label(positive)[0][cells]
     scale = torch.stack([side.high - side.low for side in box]).numpy()
     points = x.numpy() / scale

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -21,14 +21,7 @@ from ..distributions import (
     Normal,
     SparseDistribution,
 )
-from ._data import (
-    Columns,
-    DensityEstimator,
-    Floats,
-    check_alpha,
-    check_positive,
-    sample_weights,
-)
+from ._data import Columns, DensityEstimator, Floats, check_alpha, check_positive, sample_weights
 from ._newton import Evaluation, Minimum, minimize
 
 __all__ = ["BetaGaussianDensity"]
@@ -45,8 +38,6 @@ _STAGE = 4.0
 _BETTER = 1e-9
 # The distance of the outermost observation from the first ball's center, relative to its radius.
 _INSIDE = 0.9
-# Half-widths of the box of `support_` around the ellipse, and around a normal density.
-_ROUND, _FAR = 1.06, 4.0
 
 
 class _Moments(NamedTuple):
@@ -63,6 +54,7 @@ class _Moments(NamedTuple):
         columns = Columns.of(x, weight)
         mean, scale = columns.mean, columns.deviation
         x = (x - mean) / scale
+        # Columns of unit variance, so that rounding does not depend on their units.
         correlation = (weight.unsqueeze(-1) * x).T @ x
         least = float(torch.linalg.eigvalsh(correlation)[0])
         if least < _SINGULAR:
@@ -108,7 +100,7 @@ class BetaGaussianDensity(DensityEstimator):
             or `MultivariateNormal` of more.
         alpha_: The alpha that was given or chosen.
         offset_: The mean log density of the observations on the support, for `decision_function`.
-        support_: For one column, the ends of the support (1, 2); for two, a mask on a grid.
+        support_: For one column, the ends of the support (1, 2).
         n_iter_: Newton steps of the last fit.
         n_features_in_: Number of columns.
 
@@ -155,7 +147,7 @@ class BetaGaussianDensity(DensityEstimator):
         if not isinstance(self.method, str) or self.method not in ("likelihood", "moments"):
             raise ValueError(f"method must be 'likelihood' or 'moments', got {self.method!r}")
         alpha = None if self.alpha is None else check_alpha(self.alpha, np.inf)
-        limits = check_positive("tol", self.tol), self.max_iter
+        tol = check_positive("tol", self.tol)
         require_integer("max_iter", self.max_iter, 1)
         moments = _Moments.of(torch.from_numpy(data.copy()), torch.from_numpy(weight))
         self.n_iter_ = 0
@@ -163,7 +155,7 @@ class BetaGaussianDensity(DensityEstimator):
             self.alpha_ = _by_kurtosis(moments) if alpha is None else alpha
             matrix = _by_moments(data.shape[1], self.alpha_)
         else:
-            self.alpha_, matrix = self._by_likelihood(moments, alpha, *limits)
+            self.alpha_, matrix = self._by_likelihood(moments, alpha, tol, self.max_iter)
         self.density_ = _density(moments, matrix, self.alpha_)
         self._set_offset(torch.from_numpy(data[weight > 0]))
         if alpha is None and self.alpha_ == 1:
@@ -176,17 +168,17 @@ class BetaGaussianDensity(DensityEstimator):
         return self
 
     def _by_likelihood(
-        self, moments: _Moments, alpha: float | None, *limits: Any
+        self, moments: _Moments, alpha: float | None, tol: float, max_iter: int
     ) -> tuple[float, Tensor]:
         """Return alpha, and the affine map of its support onto the unit ball."""
         if alpha is not None and alpha > _STEEPEST:
             raise ValueError(
                 f"alpha must be at most {_STEEPEST:.2g} for method='likelihood', got {alpha}"
             )
-        alpha = _likeliest_alpha(moments, *limits) if alpha is None else alpha
+        alpha = _likeliest_alpha(moments, tol, max_iter) if alpha is None else alpha
         if alpha == 1:
             return alpha, _by_moments(moments.mean.numel(), alpha)
-        fit = _most_likely(moments, alpha, *limits)
+        fit = _most_likely(moments, alpha, tol, max_iter)
         self.n_iter_ = fit.steps
         if fit.decrease >= self.tol:
             warnings.warn(
@@ -203,12 +195,6 @@ class BetaGaussianDensity(DensityEstimator):
             return super()._distance(x)
         u = torch.linalg.solve_triangular(p.scale_tril, (x - p.loc).T, upper=False)
         return (u.norm(dim=0) - 1).clamp_min(0).numpy()
-
-    def _plane_box(self) -> tuple[Floats, Floats]:
-        p = self.density_
-        # The norm of a row of the factor is the half-width of the ellipsoid along an axis.
-        half_width = (_ROUND if self.alpha_ > 1 else _FAR) * p.scale_tril.norm(dim=-1)
-        return (p.loc - half_width).numpy(), (p.loc + half_width).numpy()
 
     def score(self, X: ArrayLike, y: object = None) -> float:
         """Return the mean log density, -inf if one observation is off the support.
@@ -231,6 +217,7 @@ def _likeliest_alpha(moments: _Moments, tol: float, max_iter: int) -> float:
 
     # The loss of the standard normal density is its entropy, since whitened data have its moments.
     normal = dim / 2 * (1 + np.log(2 * np.pi))
+    # In 1/alpha the search is bounded, with room near the normal density.
     best = minimize_scalar(
         lambda inverse: loss(1 / inverse),
         bounds=_SEARCHED,
@@ -285,6 +272,7 @@ def _most_likely(moments: _Moments, alpha: float, tol: float, max_iter: int) -> 
         value = -axes.log().sum() - m * (weight @ room.log())
         return Evaluation(float(value), slope[i, j], hessian)
 
+    # A ball around all observations, which the barrier needs.
     start = _INSIDE / x.norm(dim=1).amax() * torch.eye(dim, dim + 1, dtype=x.dtype)[i, j]
     exponent, m = m, max(m, 1.0)
     minimum = minimize(evaluate, start, tol, max_iter)
@@ -298,6 +286,7 @@ def _most_likely(moments: _Moments, alpha: float, tol: float, max_iter: int) -> 
 def _by_kurtosis(moments: _Moments) -> float:
     """Return the alpha at which the density has the kurtosis of the data."""
     dim = moments.mean.numel()
+    # Mardia (1970): the mean fourth power of the distance, D(D + 2) for normal data.
     fourth = moments.weight @ moments.whitened.square().sum(1).square()
     kurtosis = float(fourth) / (dim * (dim + 2))
     if kurtosis >= 1:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 from .._numerics.validation import as_number
 from ..distributions import Mixture, SparseDistribution
 from ..supports import IntervalUnion, Region
-from ._data import PointTree, distance_from, intervals_of, log_density
+from ._data import PointTree, Seed, distance_from, intervals_of, log_density
 from ._truncation import Neighborhood, uniform
 
 __all__ = ["conformal_mass", "folds_of", "widened"]
@@ -50,6 +49,7 @@ def conformal_mass(p: SparseDistribution, y: Tensor, coverage: float) -> Tensor:
     if y.dim() != 1 or p.batch_shape != y.shape:
         shapes = f"{tuple(y.shape)} and {tuple(p.batch_shape)}"
         raise ValueError(f"y and p must have the same shape (n,), got {shapes}")
+    # The mass of a new answer is equally likely to have any rank among n + 1.
     rank = math.ceil((len(y) + 1) * coverage - _ROUNDING)
     if rank > len(y):
         least = math.ceil(coverage / (1 - coverage) - _ROUNDING)
@@ -65,7 +65,7 @@ def conformal_mass(p: SparseDistribution, y: Tensor, coverage: float) -> Tensor:
     return mass
 
 
-def folds_of(x: Tensor, coverage: Any, random_state: Any) -> Tensor:
+def folds_of(x: Tensor, coverage: float, random_state: Seed) -> Tensor:
     """Return the fold (n,) of each observation, at random, of five equal ones."""
     if not 0 < as_number(coverage) < 1:
         raise ValueError(f"coverage must be a number between 0 and 1, or None, got {coverage!r}")
@@ -88,7 +88,11 @@ def folds_of(x: Tensor, coverage: Any, random_state: Any) -> Tensor:
 
 
 def widened(
-    p: Any, inners: Sequence[Any], held: Sequence[Tensor], coverage: float, limits: Tensor
+    p: SparseDistribution,
+    inners: Sequence[SparseDistribution],
+    held: Sequence[Tensor],
+    coverage: float,
+    limits: Tensor,
 ) -> Mixture:
     r"""Widen the support of an estimate until it contains a new observation with a probability.
 
@@ -110,14 +114,17 @@ def widened(
     count, pairs = sum(map(len, held)), list(zip(inners, held, strict=True))
     rank = min(math.floor((count + 1) * (1 - coverage) + _ROUNDING), count)
     off = np.concatenate([distance_from(inner, x) for inner, x in pairs])
+    # The rank of cross-conformal prediction: Vovk (2015); its guarantee is Barber et al.'s.
     radius = float(np.sort(off)[-rank])
     missed = sum(int(log_density(inner, x).isneginf().sum()) for inner, x in pairs)
     # A mixture comes from `extended`: its second component is uniform already.
     components = getattr(p, "components", [p])
     uniform_weight = 0.0 if len(components) == 1 else float(p.probs[-1])
+    # The rule of succession: positive though no observation was missed.
     uniform_weight = max((missed + 1) / (count + 2), uniform_weight)
     region: Region | IntervalUnion
     if len(limits) > 1:
+        # Within the radius of the nodes at which a fit is positive.
         supports = [PointTree.in_support(inner) for inner in inners]
         region = Region(Neighborhood(tuple((points, radius) for points in supports), p), 1)
         boxes = [points.box(radius) for points in (*supports, PointTree.in_support(p))]

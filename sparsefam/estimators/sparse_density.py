@@ -4,7 +4,7 @@ import copy
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import validate_data
 from torch import Tensor, nn
-from torch.distributions import Normal
+from torch.distributions import Distribution, Normal, Uniform
 from tqdm import tqdm
 
 from .._feature_maps import Gaussian, Kernel, require_kernel
@@ -23,9 +23,12 @@ from ..distributions import KernelDeformedExp, KernelExp, SparseDistribution, Tr
 from ..losses import conjugate
 from ._data import (
     MARGIN,
+    Base,
+    Bounds,
     Columns,
     DensityEstimator,
     Floats,
+    Seed,
     as_events,
     as_tensor,
     bandwidth_of,
@@ -115,8 +118,8 @@ class SparseDensity(DensityEstimator):
             observations calibrate; for every distribution it has at least the probability
             $2\,coverage - 1 - \sqrt{2/n}$, and in practice about `coverage` or more.
             Supports grow with `coverage`, and contain the one of coverage=None.
-            At least $coverage / (1 - coverage)$ observations are needed. Not with alpha=1, unequal
-            weights or `partial_fit`.
+            At least $coverage / (1 - coverage)$ observations are needed. Not with alpha=1 or
+            unequal weights.
         tol: The fit ends when a step promises a smaller decrease of the loss, relative to it where
             it is above 1.
         max_iter: Greatest number of Newton steps for each penalty that is tried.
@@ -128,11 +131,9 @@ class SparseDensity(DensityEstimator):
     Attributes:
         density_: The density, a `KernelDeformedExp` or `KernelExp`; with `coverage`, or where a fit
             is zero at some observations, a `Mixture` of it and the uniform one on the support.
-        support_: Its support: for one column the intervals (J, 2); for two a mask on a grid,
-            with `x`, `y`, `mask` and `outline`.
+        support_: For one column, the intervals of the support (J, 2).
         support_mass_: The mass of each interval (J,).
-        offset_: The mean log density of the observations on the support, for `decision_function`;
-            after `partial_fit`, of the last ones.
+        offset_: The mean log density of the observations on the support, for `decision_function`.
         alpha_: The alpha that was given or chosen.
         penalty_: The penalty that was given or chosen.
         bandwidth_: The bandwidth (D,) that was given or chosen; None if `kernel` is given.
@@ -161,13 +162,13 @@ class SparseDensity(DensityEstimator):
         penalty: float | None = None,
         *,
         bandwidth: ArrayLike | None = None,
-        base: Any = None,
-        bounds: Any = None,
+        base: Base | None = None,
+        bounds: Bounds = None,
         coverage: float | None = None,
         tol: float = 1e-6,
         max_iter: int = 100,
         verbose: bool | None = None,
-        random_state: Any = None,
+        random_state: Seed = None,
     ) -> None:
         self.alpha = alpha
         self.kernel = kernel
@@ -207,7 +208,7 @@ class SparseDensity(DensityEstimator):
         if self.bounds is not None and self.base is not None:
             raise ValueError(f"bounds must be None if base is given, got {self.bounds!r}")
         alphas: Sequence[float] = _ALPHAS if self.alpha is None else (check_alpha(self.alpha),)
-        x, weight = self._checked(X, sample_weight, 2, self.base)
+        x, weight = self._checked(X, sample_weight)
         limits, dim = bounds_of(self.bounds, x), x.shape[1]
         if self.coverage is not None:
             fold = folds_of(x, self.coverage, self.random_state)
@@ -225,12 +226,13 @@ class SparseDensity(DensityEstimator):
             limits = support_of(self.base, x)
         self._warn_of_whole_numbers(whole, unit, limits, columns)
         cells = Cells(unit, limits)
-        given: Any = self.inducing_points
+        given = self.inducing_points
         points = inducing_points(given, x, columns, limits[0], self.random_state)
-        evenly_spaced = dim == 1 and np.ndim(given) == 0
+        evenly_spaced = dim == 1 and (given is None or np.ndim(given) == 0)
         least = _NARROWEST * float(points[:2].diff(dim=0).sum()) if evenly_spaced else 0.0
         widths = [factor * columns.deviation for factor in _BANDWIDTHS]
         resolved = [w for w in widths[1:] if float(w.amin()) >= least and (w >= unit).all()]
+        # Kernels narrower than the unit of rounding would show its gaps.
         widths = [torch.maximum(widths[0], unit), *resolved]
         kernels = _candidate_kernels(self.kernel, self.bandwidth, widths)
         if least > 0 and self.kernel is None and self.bandwidth is None:
@@ -240,11 +242,10 @@ class SparseDensity(DensityEstimator):
             # The mesh is made for scores of a size, before the weights are known.
             weights = torch.zeros(len(points), dtype=points.dtype)
             weights[0] = _SCORE
-            mesh = kernel_density(kernel, points, weights, self._bases[alpha], alpha).mesh
-            return Objective.of(alpha, kernel, points, mesh, cells).with_data(x, weight)
+            p = kernel_density(kernel, points, weights, self._bases[alpha], alpha)
+            return Objective.of(alpha, kernel, points, p, cells, x, weight)
 
         fit = self._best_fit(alphas, kernels, objective, x, weight)
-        self._extremes = x.new_empty(0, dim), weight.new_empty(0)
         self._keep(fit, x, weight)
         if self.coverage is not None:
             # No fit may depend on the observations that it leaves out, so none takes alpha of all.
@@ -254,45 +255,9 @@ class SparseDensity(DensityEstimator):
             self._set(widened(self.density_, inners, held, self.coverage, limits), x)
         return self
 
-    @one_thread()
-    def partial_fit(
-        self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None
-    ) -> "SparseDensity":
-        """Fit the density to more data, together with all earlier data.
-
-        The first data decide on alpha, the inducing points, the bandwidth and the base, so give
-        these if the first data are few. A penalty that was not given is chosen anew each time. Only
-        sums over the data, and few of the locations, are kept.
-
-        Args:
-            X: More observations (n, D), in the support of the base.
-            y: Not used.
-            sample_weight: Nonnegative weights (n,).
-
-        Raises:
-            ValueError: As `fit`, and data outside of the base's support.
-        """
-        if self.coverage is not None:
-            raise ValueError(f"coverage must be None for partial_fit, got {self.coverage!r}")
-        if not hasattr(self, "density_"):
-            return self.fit(X, y, sample_weight)
-        x, weight = self._checked(X, sample_weight, 1, self.base_, reset=False)
-        objective = self._objective.with_data(x, weight)
-        fit = self._best_fit([self.alpha_], [objective.kernel], lambda *_: objective, x, weight)
-        self._keep(fit, x, weight)
-        return self
-
-    def _checked(
-        self,
-        X: ArrayLike,
-        sample_weight: ArrayLike | None,
-        least: int,
-        base: Any,
-        reset: bool = True,
-    ) -> tuple[Tensor, Tensor]:
-        """Return observations (n, D) of positive weight in a base's support, and weights (n,)."""
-        options: dict[str, Any] = {"ensure_min_samples": least, "reset": reset}
-        data: Floats = validate_data(self, X, dtype=np.float64, **options)
+    def _checked(self, X: ArrayLike, sample_weight: ArrayLike | None) -> tuple[Tensor, Tensor]:
+        """Return observations (n, D) of positive weight, and weights (n,)."""
+        data: Floats = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         x = as_tensor(data)
         weight = x.new_ones(()).expand(len(x))
         if sample_weight is not None:
@@ -303,14 +268,13 @@ class SparseDensity(DensityEstimator):
                 f"X must have at most 3 features, got {data.shape[1]}: choose up to three columns, "
                 "or fit one ellipsoid to all of them by BetaGaussianDensity"
             )
-        if base is not None:
-            support_of(base, x)
         return x, weight
 
     def _warn_of_whole_numbers(
         self, count: Tensor, unit: Tensor, limits: Tensor, columns: Columns
     ) -> None:
         """Warn of columns with few distinct whole numbers (D,), and of whole numbers at bounds."""
+        # Of data frames, else the numbers of columns.
         names = getattr(self, "feature_names_in_", range(len(count)))
         few = [f"{names[d]!r} has {int(n)}" for d, n in enumerate(count) if 0 < n < _FEW]
         if few:
@@ -369,7 +333,7 @@ class SparseDensity(DensityEstimator):
         )
 
     def _keep(self, fit: Fit, x: Tensor, weight: Tensor) -> None:
-        """Set the attributes of a fit and its density, with the ends of new data (n, D)."""
+        """Set the attributes of a fit and its density, cut near the data (n, D)."""
         objective, minimum = fit.objective, fit.minimum
         if minimum.decrease >= self.tol:
             warnings.warn(
@@ -381,18 +345,18 @@ class SparseDensity(DensityEstimator):
         kernel = objective.kernel
         self.bandwidth_ = kernel.bandwidth.numpy() if isinstance(kernel, Gaussian) else None
         self.alpha_, self.penalty_, self.n_iter_ = objective.alpha, fit.penalty, minimum.steps
-        self.base_: Any = self._bases[objective.alpha]
+        self.base_ = self._bases[objective.alpha]
         density, mean = self._density(fit), float(objective.mean @ minimum.x)
+        # By exact integrals in place of sums over nodes; the correction for optimism stays.
         self.loss_ = float(conjugate(density.score, density)) - mean
         self.criterion_ = self.loss_ + fit.criterion - fit.loss
         self._objective, self._whole = objective, density
         if self.base is None and isinstance(density, KernelDeformedExp):
-            ends = extreme_observations(x, weight, self.base_)
-            values, weights = (torch.cat(pair) for pair in zip(self._extremes, ends, strict=True))
-            self._extremes = values, weights = extreme_observations(values, weights, self.base_)
+            box = cast(list[Uniform], self.base_)
+            values, weights = extreme_observations(x, weight, box)
             fraction, count = weights / objective.weight, objective.observations
-            density = truncated(density, values, fraction, count, objective.cells, self.base_)
-            self._set(extended(density, values, fraction, self.base_), x)
+            density = truncated(density, values, fraction, count, objective.cells, box)
+            self._set(extended(density, values, fraction, box), x)
             return
         self._set(density, x)
         off = [w[log_density(density, rows).isneginf()].sum() for rows, w in chunks(x, weight)]
@@ -448,7 +412,9 @@ def _candidate_kernels(
     return [kernel]
 
 
-def _default_base(alpha: float, columns: Columns, limits: Tensor, unit: Tensor) -> list[Any]:
+def _default_base(
+    alpha: float, columns: Columns, limits: Tensor, unit: Tensor
+) -> list[Distribution]:
     """Return a base density for each column.
 
     At alpha = 1, where the density has its tails, it is normal with twice the standard deviation,
@@ -458,7 +424,8 @@ def _default_base(alpha: float, columns: Columns, limits: Tensor, unit: Tensor) 
     margin = torch.maximum(MARGIN * (columns.high - columns.low), unit)
     low = torch.where(bounded[:, 0], limits[:, 0], columns.low - margin)
     high = torch.where(bounded[:, 1], limits[:, 1], columns.high + margin)
-    base: list[Any] = uniform_box(low, high)
+    base: list[Distribution] = [*uniform_box(low, high)]
+    # Uniform where the support is to end, and normal where tails need a decay.
     if alpha > 1:
         return base
     for d, (loc, scale) in enumerate(zip(columns.mean, _WIDE * columns.deviation, strict=True)):
@@ -483,7 +450,7 @@ def _warn_of_tails(x: Tensor, span: float, least: float) -> None:
 
 
 def kernel_density(
-    kernel: Kernel, points: Tensor, weights: Tensor, base: Any, alpha: float
+    kernel: Kernel, points: Tensor, weights: Tensor, base: Base | None, alpha: float
 ) -> KernelExp | KernelDeformedExp:
     """Return the density of a score with weights (I,) at inducing points (I, D)."""
     located, tolerance = as_events(points), _TOLERANCE[points.shape[-1]]

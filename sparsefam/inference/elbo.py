@@ -2,9 +2,9 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
@@ -15,16 +15,17 @@ from pyro.infer.elbo import ELBO
 from pyro.poutine.trace_struct import Trace
 from pyro.util import warn_if_nan
 from torch import Tensor
-from torch.distributions import Independent
+from torch.distributions import Distribution, Independent
 
 from .._numerics.validation import as_number, require, require_integer
 from ..distributions import SparseDistribution
 from ..losses import checked_alpha, conjugate
 from .guides import AutoBetaGaussian
+from .reparam import Site
 
 __all__ = ["FenchelYoungELBO", "TsallisELBO"]
 
-_Program = Callable[..., Any]  # a model or a guide
+_Program = Callable[..., object]  # a model or a guide
 
 # The weight of the newest particles in the running scale.
 _NEWEST = 0.1
@@ -36,20 +37,20 @@ class _ParticleELBO(ELBO):
     A subclass may keep a state from one step to the next.
     """
 
-    _state: Any = None
+    _state: float | None = None
 
-    def __init__(self, num_particles: int, **kwargs: Any) -> None:
+    def __init__(self, num_particles: int, **kwargs: object) -> None:
         require_integer("num_particles", num_particles, 1)
         super().__init__(num_particles=num_particles, **kwargs)
 
-    def loss(self, model: _Program, guide: _Program, *args: Any, **kwargs: Any) -> float:
+    def loss(self, model: _Program, guide: _Program, *args: object, **kwargs: object) -> float:
         """Return an estimate of the loss, the negative bound; the state does not change."""
         with torch.no_grad():
             loss, _, _ = self._estimate(self._get_traces(model, guide, args, kwargs))
             return float(warn_if_nan(loss, "loss"))
 
     def differentiable_loss(
-        self, model: _Program, guide: _Program, *args: Any, **kwargs: Any
+        self, model: _Program, guide: _Program, *args: object, **kwargs: object
     ) -> Tensor:
         """Return an estimate whose gradient estimates the loss's."""
         traces = self._get_traces(model, guide, args, kwargs)
@@ -57,14 +58,18 @@ class _ParticleELBO(ELBO):
         # The value of the loss, with the gradient of the surrogate.
         return warn_if_nan(loss, "loss") + (surrogate - surrogate.detach())
 
-    def loss_and_grads(self, model: _Program, guide: _Program, *args: Any, **kwargs: Any) -> float:
+    def loss_and_grads(
+        self, model: _Program, guide: _Program, *args: object, **kwargs: object
+    ) -> float:
         """Return an estimate and add its gradients to the parameters'."""
         loss = self.differentiable_loss(model, guide, *args, **kwargs)
         if loss.requires_grad:
             loss.backward(retain_graph=self.retain_graph)
         return loss.item()
 
-    def _estimate(self, traces: Iterable[tuple[Trace, Trace]]) -> tuple[Tensor, Tensor, Any]:
+    def _estimate(
+        self, traces: Iterable[tuple[Trace, Trace]]
+    ) -> tuple[Tensor, Tensor, float | None]:
         """Estimate the loss from traces of model and guide, and a surrogate with its gradients.
 
         The third result is the next state.
@@ -72,20 +77,24 @@ class _ParticleELBO(ELBO):
         raise NotImplementedError
 
     def _particles(
-        self, trace: Trace, term: Callable[[Any], Any] = itemgetter("log_prob")
+        self, trace: Trace, term: Callable[[Site], Tensor | float] = itemgetter("log_prob")
     ) -> Tensor:
         """Sum a term of each site over all sites (K,)."""
         count = self.num_particles if self.vectorize_particles else 1
         total = torch.zeros(count)
         for site in trace.nodes.values():
             if site["type"] == "sample":
-                value = term(site)
-                if not is_identically_zero(value):
+                value = term(cast(Site, site))
+                if isinstance(value, Tensor) and not is_identically_zero(value):
+                    # Vectorized particles are the leading dimension of every term.
                     total = total.to(value.device) + value.reshape(count, -1).sum(-1)
         return total
 
-    def _get_traces(self, model: Any, guide: Any, args: Any, kwargs: Any) -> Any:
+    def _get_traces(
+        self, model: _Program, guide: _Program, args: object, kwargs: object
+    ) -> Iterator[tuple[Trace, Trace]]:
         if isinstance(guide, AutoBetaGaussian):
+            # The loss stays finite where the density of the model is zero.
             guide.objective_needs_support = False
         return super()._get_traces(model, guide, args, kwargs)
 
@@ -144,7 +153,7 @@ class TsallisELBO(_ParticleELBO):
         1.4
     """
 
-    def __init__(self, alpha: float = 0.5, num_particles: int = 8, **kwargs: Any) -> None:
+    def __init__(self, alpha: float = 0.5, num_particles: int = 8, **kwargs: object) -> None:
         if not 0 < as_number(alpha) < 1:
             raise ValueError(f"alpha must be between 0 and 1, got {alpha!r}")
         super().__init__(num_particles, **kwargs)
@@ -239,7 +248,7 @@ class FenchelYoungELBO(_ParticleELBO):
         18.8
     """
 
-    def __init__(self, alpha: float = 2.0, num_particles: int = 8, **kwargs: Any) -> None:
+    def __init__(self, alpha: float = 2.0, num_particles: int = 8, **kwargs: object) -> None:
         super().__init__(num_particles, **kwargs)
         self.alpha = checked_alpha(alpha)
 
@@ -263,7 +272,7 @@ class FenchelYoungELBO(_ParticleELBO):
         return energy.detach().mean(), surrogate, None
 
 
-def _site_loss(site: dict[str, Any]) -> Tensor:
+def _site_loss(site: Site) -> Tensor:
     """Return the Fenchel-Young loss of a site's value.
 
     Raises:
@@ -282,7 +291,7 @@ def _site_loss(site: dict[str, Any]) -> Tensor:
     return loss
 
 
-def _fenchel_young(fn: Any, value: Tensor) -> Tensor:
+def _fenchel_young(fn: Distribution, value: Tensor) -> Tensor:
     """Return the loss of the score for sparse densities, else minus the log density."""
     if isinstance(fn, Independent):
         inner = _fenchel_young(fn.base_dist, value)
@@ -297,6 +306,6 @@ def _fenchel_young(fn: Any, value: Tensor) -> Tensor:
     return loss
 
 
-def _score_term(site: dict[str, Any]) -> Any:
+def _score_term(site: Site) -> Tensor | float:
     """Return the log density whose gradient is the score, for sites without pathwise gradients."""
     return site["score_parts"][1]

@@ -3,26 +3,21 @@
 import math
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import cast
 
 import torch
 from pyro.infer.autoguide import AutoNormal
 from pyro.infer.autoguide.initialization import init_to_feasible
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.trace_struct import Trace
 from torch import Tensor
-from torch.distributions import biject_to
+from torch.distributions import Distribution, biject_to
 
-from .._numerics.modes import traced
 from .._numerics.validation import as_number
 from ..distributions import BetaGaussian
-from .reparam import examine, zeros
+from .reparam import Site, examine
 
 __all__ = ["AutoBetaGaussian"]
-
-# The density of the model is computed at one of so many draws of a guide that is trained.
-_INTERVAL = 8
-# Draws that are counted when it was zero.
-_COUNTED = 16
 
 
 class AutoBetaGaussian(AutoNormal):
@@ -34,8 +29,7 @@ class AutoBetaGaussian(AutoNormal):
     models whose densities are positive on their sites' supports. A likelihood with bounded support
     can make it infinite, even from a feasible start: use `TsallisELBO` then. Sites whose support
     moves need `SupportReparam` first. When the guide is first called, it runs the model at ten
-    random values of the latent sites and warns of both; while it is trained, it computes the
-    density of the model at every eighth of its draws, without gradients.
+    random values of the latent sites and warns of both.
 
     No sample lies outside of `quantiles([0.0, 1.0])`. As with all mean-field guides, variances are
     too small where sites depend on each other.
@@ -54,10 +48,9 @@ class AutoBetaGaussian(AutoNormal):
 
     Warns:
         MovingSupportWarning: At the first call, for each latent site whose support moves.
-        RuntimeWarning: Once, unless calls are by `TsallisELBO` or `FenchelYoungELBO`: the density
-            of the model is zero or NaN at some values of the latent sites, at the first call or
-            while the guide is trained. It names the sites that make it so and how many losses are
-            infinite.
+        RuntimeWarning: At the first call, unless it is by `TsallisELBO` or `FenchelYoungELBO`: the
+            density of the model is zero or NaN at some values of the latent sites. It names the
+            sites that make it so.
 
     References:
         Martins et al. (2020), Sparse and Continuous Attention Mechanisms. arXiv:2006.07214
@@ -81,12 +74,12 @@ class AutoBetaGaussian(AutoNormal):
 
     def __init__(
         self,
-        model: Callable[..., Any],
+        model: Callable[..., object],
         alpha: float = 2.0,
         *,
-        init_loc_fn: Callable[..., Any] = init_to_feasible,
+        init_loc_fn: Callable[..., object] = init_to_feasible,
         init_scale: float = 0.1,
-        create_plates: Callable[..., Any] | None = None,
+        create_plates: Callable[..., object] | None = None,
     ) -> None:
         if not callable(model):
             raise TypeError(f"model must be callable, got {model!r}")
@@ -100,54 +93,32 @@ class AutoBetaGaussian(AutoNormal):
         half_width = math.sqrt(3 + 2 / (alpha - 1))
         super().__init__(model, init_scale=init_scale * half_width, **options)
 
-    def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+    def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
         """Sample all sites; takes the arguments of the model.
 
         Returns:
             Values by the names of sites.
         """
+        # AutoNormal samples normals in unconstrained space, and maps them onto the supports.
         with _CompactNormals(self.alpha):
             values: dict[str, Tensor] = super().forward(*args, **kwargs)
-        trained = torch.is_grad_enabled() and not traced()
-        if self._is_watched and self.objective_needs_support and trained:
-            self._watch(values, args, kwargs)
         return values
 
-    def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
+    def _setup_prototype(self, *args: object, **kwargs: object) -> None:
         super()._setup_prototype(*args, **kwargs)
         _, starts = examine(self.model, args, kwargs)
-        self._calls = 0
-        self._zeros: list[str] = []
-        # A model that cannot be started at random may have discrete sites, which are summed out.
-        self._is_watched = bool(starts) and not any(starts)
         if self.objective_needs_support and any(starts):
-            self._warn(
-                f"{next(filter(None, starts))} at some values of the latent sites, and Trace_ELBO "
-                "is infinite if the guide reaches them"
+            warnings.warn(
+                f"the density of site {next(filter(None, starts))} at some values of the latent "
+                "sites, and Trace_ELBO is infinite if the guide reaches them. Use "
+                "sparsefam.inference.TsallisELBO or FenchelYoungELBO",
+                RuntimeWarning,
+                stacklevel=3,
             )
-
-    def _watch(self, values: dict[str, Tensor], args: Any, kwargs: Any) -> None:
-        """Count draws at which the density of the model is zero, from the first of these."""
-        self._calls += 1
-        if self._zeros or self._calls % _INTERVAL == 0:
-            at_draw = zeros(self.model, values, args, kwargs)
-            if at_draw or self._zeros:
-                self._zeros.append(at_draw)
-        if len(self._zeros) == _COUNTED:
-            self._is_watched = False
-            count = sum(map(bool, self._zeros))
-            self._warn(
-                f"{self._zeros[0]} at values that the guide has reached: Trace_ELBO was infinite "
-                f"at {count} of {_COUNTED} draws, up to call {self._calls} of the guide"
-            )
-
-    def _warn(self, reason: str) -> None:
-        cure = "Use sparsefam.inference.TsallisELBO or FenchelYoungELBO"
-        warnings.warn(f"the density of site {reason}. {cure}", RuntimeWarning, stacklevel=3)
 
     @torch.no_grad()
     def quantiles(
-        self, quantiles: list[float] | Tensor, *args: Any, **kwargs: Any
+        self, quantiles: list[float] | Tensor, *args: object, **kwargs: object
     ) -> dict[str, Tensor]:
         """Return quantiles of each site; levels 0 and 1 give the ends of the guide's support.
 
@@ -160,13 +131,13 @@ class AutoBetaGaussian(AutoNormal):
             Values (Q, *shape) by the names of sites.
         """
         values = {}
-        trace: Any = self.prototype_trace
+        trace = cast(Trace, self.prototype_trace)
         for name, site in trace.iter_stochastic_nodes():
             loc, scale = self._get_loc_and_scale(name)
             guide = BetaGaussian(loc, scale, self.alpha)
             levels = torch.as_tensor(quantiles).to(guide.mean)
             free = guide.icdf(levels.reshape(-1, *(1,) * guide.mean.dim()))
-            values[name] = biject_to(site["fn"].support)(free)
+            values[name] = biject_to(cast(Distribution, site["fn"]).support)(free)
         return values
 
 
@@ -177,7 +148,7 @@ class _CompactNormals(Messenger):
         super().__init__()
         self.alpha = alpha
 
-    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+    def _pyro_sample(self, msg: Site) -> None:
         if msg["infer"].get("is_auxiliary"):
             fn = msg["fn"]
             normal = fn.base_dist if fn.event_dim else fn

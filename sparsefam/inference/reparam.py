@@ -9,7 +9,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pyro
 import pyro.distributions as dist
@@ -18,15 +18,17 @@ from pyro.distributions.torch_distribution import (
     ExpandedDistribution,
     MaskedDistribution,
     TorchDistribution,
+    TorchDistributionMixin,
 )
 from pyro.infer.autoguide.initialization import init_to_uniform
 from pyro.infer.reparam.reparam import Reparam, ReparamMessage, ReparamResult
 from pyro.infer.reparam.strategies import Strategy
 from pyro.ops.integrator import register_exception_handler
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.runtime import InferDict
 from pyro.poutine.util import site_is_subsample
 from pyro.util import get_rng_state, set_rng_state
-from torch import Size, Tensor
+from torch import Size, Tensor, UntypedStorage
 from torch.distributions import (
     Distribution,
     Independent,
@@ -45,29 +47,37 @@ from torch.distributions.transforms import (
     Transform,
 )
 from torch.types import _size
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from .._numerics.modes import traced
 from .._numerics.validation import require
 from ..distributions import EllipticalDistribution, SymmetricDistribution
 from ..supports import Ellipsoid, EllipsoidTransform, Interval, IntervalUnion, RealLine
-from ._flow import Flow, Followed
 
 __all__ = [
     "AutoSupportReparam",
     "MovingSupportWarning",
+    "Site",
     "SupportReparam",
     "check_model",
     "examine",
     "warn_moving_supports",
-    "zeros",
 ]
 
-_Model = Callable[..., Any]
+_Model = Callable[..., object]
+_Map = Callable[[Tensor], Tensor]
+# A message of Pyro's, which a trace keeps.
+Site = dict[str, Any]
 
 # The key in a site's `infer` that marks a site in standard coordinates.
 _MARK = "_support_reparam"
 # Random starts at which a model is run.
 _STARTS = 10
+# Operations that take only the shape and the dtype of a tensor.
+_LIKE = "empty_like", "full_like", "ones_like", "zeros_like"
+_NEW = "new_empty", "new_full", "new_ones", "new_zeros"
+_SHAPES = {getattr(torch.ops.aten, name) for name in (*_LIKE, *_NEW)}
 
 
 class SupportReparam(Reparam):
@@ -116,7 +126,7 @@ class SupportReparam(Reparam):
     def apply(self, msg: ReparamMessage) -> ReparamResult:
         """Sample `name_base` and return the message of a deterministic site; Pyro calls this."""
         name, value = msg["name"], msg["value"]
-        fn: Any = msg["fn"]
+        fn = cast(TorchDistribution, msg["fn"])
         inner = _innermost(fn)
         try:
             coordinates = None if msg["is_observed"] else _coordinates(inner)
@@ -129,21 +139,19 @@ class SupportReparam(Reparam):
         if not getattr(value, "_pyro_custom_init", True):
             value = None  # Pyro's default start is better in standard coordinates
         start = None if value is None else inverse(value)
-        infer: Any = {"is_observed": False, _MARK: True}
+        infer = cast(InferDict, {"is_observed": False, _MARK: True})
         base = pyro.sample(f"{name}_base", _wrapped(fn, base_fn), obs=start, infer=infer)
         value = forward(base) if value is None else value
+        # The mask leaves all of the density to the base site.
         fixed = dist.Delta(value, event_dim=len(fn.event_shape)).mask(False)
         return {"fn": fixed, "value": value, "is_observed": True}
 
 
 class AutoSupportReparam(Strategy):
-    """Apply `SupportReparam` to each latent site whose support may move.
+    """Apply `SupportReparam` to each latent site whose support holds tensors, which may move.
 
-    A site is left unchanged if Pyro has a bijection onto its support and nothing that may change
-    enters the support: no value of another site, parameter, argument of the model, indices of a
-    subsample, or tensor that requires a gradient. The first run of the model shows that. If
-    `poutine.reparam` wraps the model, no run is followed, and only a support that is given by
-    Python numbers, as of Pyro's `Uniform(0.0, 1.0)`, is taken for fixed.
+    Sites whose support is given by Python numbers are left unchanged, such as `HalfNormal` and
+    Pyro's `Uniform(0.0, 1.0)`.
 
     Examples:
         >>> @AutoSupportReparam()
@@ -155,53 +163,21 @@ class AutoSupportReparam(Strategy):
         ['x', 'y_base']
     """
 
-    # The first run of the model, while it goes on.
-    _flow: Flow | None = None
-
-    def __call__(self, msg_or_fn: Any) -> Any:
-        """Return a model that is reparameterized; Pyro calls this for each site, too."""
-        of_site = isinstance(msg_or_fn, dict)
-        return super().__call__(msg_or_fn if of_site else _FirstRun(msg_or_fn, self._following))
-
-    @contextmanager
-    def _following(self, inputs: Any) -> Iterator[None]:
-        try:
-            with Flow(inputs) as self._flow:
-                yield
-        finally:
-            self._flow = None
-
-    def configure(self, msg: dict[str, Any]) -> SupportReparam | None:
+    def configure(self, msg: Site) -> SupportReparam | None:
         """Return the reparameterizer of a site, or None."""
-        fn = msg["fn"]
-        skipped = msg["is_observed"] or msg["infer"].get(_MARK)
-        support = None if skipped else _support_of(fn)
-        if support is None or support.is_discrete or not (tensors := _support_tensors(support)):
+        if msg["is_observed"] or msg["infer"].get(_MARK):
             return None
-        may_move = self._flow is None or self._flow.reaches(tensors)
-        return SupportReparam() if may_move or not _has_bijection(fn, support) else None
-
-
-class _FirstRun:
-    """A model whose first run is followed in a context, made from its arguments."""
-
-    def __init__(self, model: _Model, following: Callable[[Any], Any]) -> None:
-        self._model, self._following, self._has_run = model, following, False
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._has_run or traced():
-            return self._model(*args, **kwargs)
-        with self._following((args, kwargs)):
-            result = self._model(*args, **kwargs)
-        self._has_run = True
-        return result
+        support = _support_of(msg["fn"])
+        if support is None or support.is_discrete or not _support_tensors(support):
+            return None
+        return SupportReparam()
 
 
 class MovingSupportWarning(UserWarning):
     """The support of a latent site moves with other latent sites."""
 
 
-def check_model(model: _Model, *args: Any, **kwargs: Any) -> list[str]:
+def check_model(model: _Model, *args: object, **kwargs: object) -> list[str]:
     """Warn of latent sites whose support moves, and of a density that is zero at random starts.
 
     The model is run once for its supports, and at ten random starts of NUTS, with the sites whose
@@ -249,24 +225,26 @@ def check_model(model: _Model, *args: Any, **kwargs: Any) -> list[str]:
 
 
 def examine(
-    model: _Model, args: tuple[Any, ...], kwargs: dict[str, Any]
+    model: _Model, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> tuple[list[str], list["Zeros"]]:
     """Warn of supports that move; return their sites, and the sites that are zero at each start."""
     if not callable(model):
         raise TypeError(f"model must be callable, got {model!r}")
     watch, starts, store = _Watch(), [], pyro.get_param_store()
     with _aside(), store.scope(store.get_state()):
-        trace: Any = pyro.poutine.trace(watch(model)).get_trace(*args, **kwargs)
+        trace = pyro.poutine.trace(watch(model)).get_trace(*args, **kwargs)
+        # It is to be sampled in standard coordinates, and starts there.
         if watch.moved:
             model = AutoSupportReparam()(model)
             trace = pyro.poutine.trace(model).get_trace(*args, **kwargs)
-        sites = [x for _, x in trace.iter_stochastic_nodes() if not site_is_subsample(x)]
+        nodes = [x for _, x in trace.iter_stochastic_nodes() if not site_is_subsample(x)]
+        sites = cast(list[Site], nodes)
         for _ in range(_STARTS):
             try:
                 start = {x["name"]: init_to_uniform(x) for x in sites}
             except (NotImplementedError, ValueError):
                 break  # a site is discrete, or its support has no bijection
-            starts.append(zeros(model, start, args, kwargs))
+            starts.append(_zeros(model, start, args, kwargs))
     return sorted(watch.moved), starts
 
 
@@ -277,19 +255,19 @@ class Zeros(str):
 
 
 @torch.no_grad()
-def zeros(
+def _zeros(
     model: _Model,
     values: dict[str, Tensor],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
 ) -> Zeros:
     """Return the sites of a model that have density zero or NaN at values of its latent sites."""
     with _aside(), pyro.validation_enabled(False):  # it raises where a density is zero
         trace = pyro.poutine.trace(pyro.poutine.condition(model, values)).get_trace(*args, **kwargs)
         trace.compute_log_prob()
-    sites = [x for x in trace.nodes.values() if x["type"] == "sample"]
+    sites = [cast(Site, x) for x in trace.nodes.values() if x["type"] == "sample"]
 
-    def words(sites: list[Any]) -> str:
+    def words(sites: list[Site]) -> str:
         zero = [repr(x["name"]) for x in sites if x["log_prob_sum"] == -torch.inf]
         nan = [repr(x["name"]) for x in sites if x["log_prob_sum"].isnan()]
         names = {"zero": ", ".join(zero), "NaN": ", ".join(nan)}
@@ -329,15 +307,68 @@ def warn_moving_supports(model: _Model) -> _Model:
     """
     if not callable(model):
         raise TypeError(f"model must be callable, got {model!r}")
-    return _FirstRun(model, _Watch)
+    return _Watched(model)
+
+
+class _Watched:
+    """A model whose first run is watched."""
+
+    def __init__(self, model: _Model) -> None:
+        self._model, self._has_run = model, False
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        if self._has_run or traced():
+            return self._model(*args, **kwargs)
+        with _Watch():
+            result = self._model(*args, **kwargs)
+        self._has_run = True
+        return result
+
+
+class _Dependents(TorchDispatchMode):
+    """The tensors that depend on some: all that operations on them return.
+
+    That includes operations without a derivative, such as comparisons and indices, but neither
+    numbers that are read, by `item`, `bool` and the like, nor arrays of numpy.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Kept, so that no other memory gets the same address.
+        self._memory: dict[int, UntypedStorage] = {}
+
+    def add(self, values: object) -> None:
+        """Add the tensors in a nested structure."""
+        for x in tree_leaves(values):
+            if isinstance(x, Tensor):
+                # Views and results in place share memory with the tensor that they follow.
+                storage = x.untyped_storage()
+                self._memory[storage._cdata] = storage
+
+    def has(self, values: object) -> bool:
+        """Return whether any tensor in a nested structure depends on those that were added."""
+        tensors = [x for x in tree_leaves(values) if isinstance(x, Tensor)]
+        return any(x.untyped_storage()._cdata in self._memory for x in tensors)
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket not in _SHAPES and self.has((args, kwargs)):
+            self.add(result)
+        return result
 
 
 class _Watch(Messenger):
     """Warns of supports of latent sites that depend on the values of other latent sites."""
 
-    def __init__(self, _: Any = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.moved, self._latent, self._values = set[str](), set[str](), Followed()
+        self.moved, self._latent, self._values = set[str](), set[str](), _Dependents()
 
     def __enter__(self) -> "_Watch":
         self._values.__enter__()
@@ -353,14 +384,14 @@ class _Watch(Messenger):
         if not (msg["is_observed"] or site_is_subsample(msg)):
             self._latent.add(msg["name"])
 
-    def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
+    def _pyro_post_sample(self, msg: Site) -> None:
         # All reparameterizers have been applied.
         name = msg["name"]
         if name not in self._latent:
             return
         support = _support_of(msg["fn"])
         if support is not None and not support.is_discrete:
-            if self._values.reaches(_support_tensors(support)):
+            if self._values.has(_support_tensors(support)):
                 self.moved.add(name)
                 warnings.warn(
                     f"the support of site {name!r} moves with other latent sites, but HMC, NUTS "
@@ -381,26 +412,10 @@ def _support_of(fn: Distribution) -> Constraint | None:
     except NotImplementedError:
         return None
     inner = _innermost(fn)
-    return _affine_support(inner) if _has_line_for_support(inner) else support
-
-
-def _has_line_for_support(fn: Distribution) -> bool:
-    """Return whether torch says that the support is the line, as for every affine map."""
-    return isinstance(fn, TransformedDistribution) and fn.support is constraints.real
-
-
-def _has_bijection(fn: Distribution, support: Constraint) -> bool:
-    """Return whether Pyro maps the line onto the support of a site."""
-    if _has_line_for_support(_innermost(fn)):
-        return False
-    if isinstance(support, constraints.independent):
-        return _has_bijection(fn, support.base_constraint)
-    with_bijection = Interval, Ellipsoid, constraints.greater_than, constraints.greater_than_eq
-    if isinstance(support, (constraints.interval, constraints.half_open_interval)):
-        # For an end that is infinite, torch's bijection is NaN.
-        ends = torch.as_tensor(support.lower_bound), torch.as_tensor(support.upper_bound)
-        return all(bool(end.isfinite().all()) for end in ends)
-    return isinstance(support, (*with_bijection, constraints.less_than))
+    # For torch the support of every affine map is the line.
+    if isinstance(inner, TransformedDistribution) and inner.support is constraints.real:
+        return _affine_support(inner)
+    return support
 
 
 def _affine_support(fn: TransformedDistribution) -> Constraint:
@@ -409,7 +424,7 @@ def _affine_support(fn: TransformedDistribution) -> Constraint:
     affine = []
     while transforms and isinstance(transforms[-1], AffineTransform):
         affine.append(transforms.pop())
-    support: Any = transforms[-1].codomain if transforms else _support_of(fn.base_dist)
+    support = transforms[-1].codomain if transforms else _support_of(fn.base_dist)
     low = torch.as_tensor(getattr(support, "lower_bound", -math.inf))
     high = torch.as_tensor(getattr(support, "upper_bound", math.inf))
     for transform in reversed(affine):
@@ -435,8 +450,11 @@ register_exception_handler(
 )
 
 
-def _coordinates(fn: Any) -> tuple[Any, Any, Any] | None:
+def _coordinates(fn: Distribution) -> tuple[TorchDistributionMixin, _Map, _Map] | None:
     """Return the distribution of the base site, and the maps from it to the site and back.
+
+    Where it can, it is the density at a fixed location and scale: in y = a + (b - a) v, rounding
+    far from zero would lose digits of v.
 
     Returns:
         None for a support that is fixed.
@@ -444,22 +462,23 @@ def _coordinates(fn: Any) -> tuple[Any, Any, Any] | None:
     Raises:
         ValueError, NotImplementedError: There is no bijection of a fixed set onto the support.
     """
-    if _is_uniform(fn):
+    if isinstance(fn, Uniform) and type(fn) in _UNIFORM:
         if not _support_tensors(fn.support):
             return None
         low, width = fn.low, fn.high - fn.low
         require(width < math.inf, "low and high", "finite", (fn.low, fn.high))
-        return _standardized(fn), lambda v: low + width * v, lambda y: (y - low) / width
-    edge = fn.generator.edge if isinstance(fn, SymmetricDistribution) else math.inf
-    if isinstance(edge, Tensor) or edge < math.inf:
-        loc, half = fn.loc, edge * fn.scale
-        require(loc.abs() + half < math.inf, "loc and scale", "finite", (loc, fn.scale))
-        # Both ends are exact, and v is not rounded to multiples of y's spacing.
-        return (
-            _standardized(fn),
-            lambda v: loc + half * (2 * v - 1),
-            lambda y: ((y - loc) / half + 1) / 2,
-        )
+        zero = torch.zeros_like(low, requires_grad=False)
+        base = _OnUnitInterval(dist.Uniform(zero, zero + 1))
+        return base, lambda v: low + width * v, lambda y: (y - low) / width
+    if isinstance(fn, SymmetricDistribution):
+        edge = fn.generator.edge
+        if isinstance(edge, Tensor) or edge < math.inf:
+            loc, half = fn.loc, edge * fn.scale
+            require(loc.abs() + half < math.inf, "loc and scale", "finite", (loc, fn.scale))
+            middle = torch.full_like(loc, 0.5)
+            base = _OnUnitInterval(fn._replace(loc=middle, scale=middle / edge))
+            # Both ends are exact, and v is not rounded to multiples of y's spacing.
+            return base, lambda v: loc + half * (2 * v - 1), lambda y: ((y - loc) / half + 1) / 2
     support = _support_of(fn)
     if support is None or not (support.is_discrete or _support_tensors(support)):
         return None
@@ -469,10 +488,12 @@ def _coordinates(fn: Any) -> tuple[Any, Any, Any] | None:
         return dist.Uniform(zero, zero + 1), fn.icdf, fn.cdf
     if support.is_discrete:
         raise ValueError("it is discrete")
-    transform = _transform_onto(support)
+    transform = onto_space = _transform_onto(support)
     if isinstance(fn, EllipticalDistribution):
-        return _standardized(fn), transform, transform.inv
-    return dist.TransformedDistribution(fn, [transform.inv]), transform, transform.inv
+        unit = torch.eye(fn.loc.shape[-1]).to(fn.scale_tril).expand_as(fn.scale_tril)
+        fn = fn._replace(loc=torch.zeros_like(fn.loc), scale_tril=unit)
+        onto_space = _transform_onto(fn.support)
+    return dist.TransformedDistribution(fn, [onto_space.inv]), transform, transform.inv
 
 
 class _OnUnitInterval(TorchDistribution):
@@ -494,41 +515,22 @@ class _OnUnitInterval(TorchDistribution):
     def rsample(self, sample_shape: _size = Size()) -> Tensor:
         return self._density.rsample(sample_shape)
 
-    def expand(self, batch_shape: _size, _instance: Any = None) -> "_OnUnitInterval":
+    def expand(self, batch_shape: _size, _instance: object = None) -> "_OnUnitInterval":
         return _OnUnitInterval(self._density.expand(batch_shape))
 
 
-def _is_uniform(fn: Distribution) -> bool:
-    return type(fn) in (Uniform, dist.Uniform)  # a subclass may have another density
-
-
-def _standardized(fn: Any) -> Any:
-    """Return the density at a fixed location and scale: on the unit interval or the unit ball.
-
-    In y = a + (b - a) v, rounding far from zero would lose digits of v.
-    """
-    if _is_uniform(fn):
-        zero = torch.zeros_like(fn.low, requires_grad=False)
-        return _OnUnitInterval(dist.Uniform(zero, zero + 1))
-    if isinstance(fn, SymmetricDistribution):
-        loc = torch.full_like(fn.loc, 0.5)
-        return _OnUnitInterval(fn._replace(loc=loc, scale=loc / fn.generator.edge))
-    unit = torch.eye(fn.loc.shape[-1]).to(fn.scale_tril).expand_as(fn.scale_tril)
-    new = fn._replace(loc=torch.zeros_like(fn.loc), scale_tril=unit)
-    return dist.TransformedDistribution(new, [_transform_onto(new.support).inv])
-
-
+_UNIFORM = (Uniform, dist.Uniform)  # a subclass may have another density
 _WRAPPERS = (Independent, MaskedDistribution, ExpandedDistribution)
 
 
-def _innermost(fn: Any) -> Any:
+def _innermost(fn: Distribution) -> Distribution:
     """Remove masks, expansions and reinterpreted dimensions from a distribution."""
     while isinstance(fn, _WRAPPERS):
         fn = fn.base_dist
     return fn
 
 
-def _wrapped(fn: Distribution, base: Any) -> Any:
+def _wrapped(fn: Distribution, base: TorchDistributionMixin) -> TorchDistributionMixin:
     """Apply the masks, expansions and reinterpreted dimensions of `fn` to another distribution."""
     if not isinstance(fn, _WRAPPERS):
         return base

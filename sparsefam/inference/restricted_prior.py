@@ -1,7 +1,7 @@
 """`RestrictedPrior`: a prior that is zero wherever the likelihood must be zero."""
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar, cast
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -55,11 +55,14 @@ class RestrictedPrior(TorchDistribution):
     arg_constraints: ClassVar[dict[str, Constraint]] = {}
 
     def __init__(
-        self, prior: Any, low: Tensor | float | None = None, high: Tensor | float | None = None
+        self,
+        prior: Distribution,
+        low: Tensor | float | None = None,
+        high: Tensor | float | None = None,
     ) -> None:
         if not isinstance(prior, Distribution):
             raise ValueError(f"prior must be a distribution, got {prior!r}")
-        support: Any = prior.support
+        support = cast(Constraint, prior.support)
         if support.is_discrete or support.event_dim or isinstance(support, IntervalUnion):
             rule = "continuous and univariate, on one interval"
             raise ValueError(f"prior must be {rule}, got {prior} on {support}")
@@ -94,6 +97,7 @@ class RestrictedPrior(TorchDistribution):
             return constraints.less_than(self.high)
         if (self.high == math.inf).all():
             return constraints.greater_than(self.low)
+        # A bijection needs an interval; the density is zero on this one.
         return Interval(self.low, torch.where(self.low < self.high, self.high, self.low + 1))
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -107,10 +111,11 @@ class RestrictedPrior(TorchDistribution):
     def sample(self, sample_shape: _size = Size()) -> Tensor:
         """Return random starting points, between the ends (*sample, *batch)."""
         shape, like = self.shape(sample_shape), self.low
+        # Any point between the ends is a start, so the bijection takes noise there.
         noise = torch.randn(shape, dtype=like.dtype, device=like.device)
         return biject_to(self.support)(noise).detach()
 
-    def expand(self, batch_shape: _size, _instance: Any = None) -> "RestrictedPrior":
+    def expand(self, batch_shape: _size, _instance: object = None) -> "RestrictedPrior":
         """Return the prior with a larger batch."""
         ends = self.low.expand(batch_shape), self.high.expand(batch_shape)
         return RestrictedPrior(self.prior.expand(batch_shape), *ends)

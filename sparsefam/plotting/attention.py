@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Size, Tensor
-from torch.distributions import Distribution
+from numpy.typing import NDArray
+from torch import Tensor
 
+from .._numerics.validation import require_tensor
+from .._types import DensityLike
 from ..supports import Box, Domain, box_of
 from .densities import (
     axes_of,
@@ -16,6 +18,7 @@ from .densities import (
     is_density,
     labels_of,
     plot_density,
+    probs_of,
     round_ticks,
     set_limits,
     set_view,
@@ -23,6 +26,7 @@ from .densities import (
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.typing import ColorType
 
 __all__ = ["plot_attention", "plot_attention_map"]
 
@@ -33,11 +37,11 @@ _OPAQUE = 0.8
 
 
 def plot_attention(
-    attention: Distribution | Tensor,
+    attention: DensityLike | Tensor,
     positions: Tensor | None = None,
     values: Tensor | None = None,
     *,
-    example: int | tuple[Any, ...] | None = None,
+    example: int | tuple[int | slice, ...] | None = None,
     tokens: Sequence[str] | None = None,
     value_function: Callable[[Tensor], Tensor] | None = None,
     ax: "Axes | None" = None,
@@ -69,29 +73,28 @@ def plot_attention(
             `limit`.
         ImportError: matplotlib is missing.
     """
-    attention = _example_of(attention, example)
-    weights: Any = attention
-    if isinstance(attention, Distribution) and is_categorical(attention):
-        weights = weights.probs
+    shown = _example_of(attention, example)
+    if not isinstance(shown, Tensor) and is_categorical(shown):
+        shown = probs_of(shown)
     drawn = any(x is not None for x in (positions, values, tokens, value_function))
     positions = torch.empty(0) if positions is None else positions
-    if drawn or isinstance(weights, Tensor):
+    if drawn or isinstance(shown, Tensor):
         _check_lengths(positions, values=values, tokens=tokens)
-    if isinstance(attention, Distribution) and attention.event_shape:
-        shape = tuple(attention.event_shape)
+    if not isinstance(shown, Tensor) and shown.event_shape:
+        shape = tuple(shown.event_shape)
         raise ValueError(f"attention must have one dimension, got event shape {shape}")
-    batch = weights.shape[:-1] if isinstance(weights, Tensor) else weights.batch_shape
-    labels = labels_of("attention", Size(batch).numel(), limit)
+    batch = shown.shape[:-1] if isinstance(shown, Tensor) else shown.batch_shape
+    labels = labels_of("attention", batch.numel(), limit)
     ax = axes_of(ax)
-    if isinstance(weights, Tensor):
-        if weights.shape[-1:] != positions.shape:
-            shape, length = tuple(weights.shape), len(positions)
+    if isinstance(shown, Tensor):
+        if shown.shape[-1:] != positions.shape:
+            shape, length = tuple(shown.shape), len(positions)
             raise ValueError(f"attention must have shape (..., {length}), got {shape}")
-        draw_weights(ax, positions, weights, labels, None)
+        draw_weights(ax, positions, shown, labels, None)
         if view is not None:
             set_view(ax, view)
     else:
-        plot_density(weights, ax, view=view, limit=limit)
+        plot_density(shown, ax, view=view, limit=limit)
     if values is not None or value_function is not None:
         set_limits(ax, _LOWER)
         _draw_series(ax, positions, values, value_function)
@@ -101,7 +104,9 @@ def plot_attention(
     return ax
 
 
-def _example_of(attention: Any, example: Any) -> Any:
+def _example_of(
+    attention: DensityLike | Tensor, example: int | tuple[int | slice, ...] | None
+) -> DensityLike | Tensor:
     """Return attention at an index of its batch."""
     if not isinstance(attention, Tensor) and not is_density(attention):
         raise ValueError(f"attention must be a distribution or a tensor, got {attention!r}")
@@ -141,19 +146,20 @@ def _draw_series(
         heights.append(value_function(t).detach().cpu().reshape(-1))
         twin.plot(t.cpu().numpy(), heights[-1].numpy(), color=color, linewidth=1, gid="value")
     low, high = float(torch.cat(heights).min()), float(torch.cat(heights).max())
+    # The series takes the upper part of the axes, above the attention.
     span = (high - low or 1.0) / (0.95 - _LOWER)
     twin.set_ylim(high - 0.97 * span, high + 0.03 * span)
     twin.set_yticks(round_ticks(low, high, 4))
 
 
 def plot_attention_map(
-    attention: Distribution | Tensor,
+    attention: DensityLike | Tensor,
     image: Tensor,
     *,
-    example: int | tuple[Any, ...] | None = None,
+    example: int | tuple[int | slice, ...] | None = None,
     ax: "Axes | None" = None,
     label: str | Sequence[str] | None = None,
-    color: Any = None,
+    color: "ColorType | None" = None,
     domain: Domain = (0.0, 1.0),
     limit: int = 10,
 ) -> "Axes":
@@ -186,7 +192,7 @@ def plot_attention_map(
     drawn = _example_of(attention, example)
     box = box_of("domain", domain, 2)
     pixels = _pixels(image)
-    if isinstance(drawn, Distribution):
+    if not isinstance(drawn, Tensor):
         batch, event = drawn.batch_shape, tuple(drawn.event_shape)
         if event != (2,):
             raise ValueError(f"attention must have two dimensions, got event shape {event}")
@@ -195,21 +201,21 @@ def plot_attention_map(
         raise ValueError(f"attention must have shape (..., rows, columns), got {shape}")
     else:
         batch = drawn.shape[:-2]
-    labels = labels_of("attention", Size(batch).numel(), limit, label)
+    labels = labels_of("attention", batch.numel(), limit, label)
     ax = axes_of(ax)
     _show(ax, pixels, box, cmap="gray", gid="image")
-    if isinstance(drawn, Distribution):
+    if not isinstance(drawn, Tensor):
         plot_density(drawn, ax, label=label, color=color, view=box, limit=limit)
     else:
         _draw_cells(ax, drawn, box, labels, color)
+    # The first row of an image is at its top.
     ax.set_ylim(box[1][::-1])
     return ax
 
 
-def _pixels(image: Tensor) -> Any:
+def _pixels(image: Tensor) -> NDArray[np.generic]:
     """Return the image as matplotlib expects it: (H, W), or channels last."""
-    if not isinstance(image, Tensor):
-        raise ValueError(f"image must be a tensor, got {image!r}")
+    require_tensor("image", image)
     pixels = image.detach().cpu()
     if pixels.dim() == 3 and pixels.shape[0] in (1, 3, 4):
         pixels = pixels.squeeze(0) if len(pixels) == 1 else pixels.movedim(0, -1)
@@ -220,14 +226,14 @@ def _pixels(image: Tensor) -> Any:
     return pixels.numpy()
 
 
-def _show(ax: "Axes", pixels: Any, box: Box, **style: Any) -> None:
+def _show(ax: "Axes", pixels: NDArray[np.generic], box: Box, **style: Any) -> None:
     """Draw an image whose rows run down the second axis of the box."""
     (left, right), (top, bottom) = box
     ax.imshow(pixels, extent=(left, right, bottom, top), interpolation="nearest", **style)
 
 
 def _draw_cells(
-    ax: "Axes", weights: Tensor, box: Box, labels: list[str | None], color: Any
+    ax: "Axes", weights: Tensor, box: Box, labels: list[str | None], color: "ColorType | None"
 ) -> None:
     """Draw cells of each head in its color, the largest with the greatest opacity."""
     from matplotlib.colors import to_rgba

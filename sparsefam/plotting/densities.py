@@ -1,20 +1,22 @@
 """Plots of densities: lines in one dimension, filled contours in two."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
-from torch.distributions import Distribution, constraints
+from torch.distributions import Categorical, Distribution, constraints
 
 from .._numerics.validation import require_integer
-from ..supports import Box, Domain, Ellipsoid, box_of
+from .._types import DensityLike
+from ..supports import Box, Domain, Ellipsoid, IntervalUnion, box_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
+    from matplotlib.typing import ColorType
 
 __all__ = [
     "axes_of",
@@ -23,6 +25,7 @@ __all__ = [
     "is_density",
     "labels_of",
     "plot_density",
+    "probs_of",
     "round_ticks",
     "set_limits",
     "set_view",
@@ -50,13 +53,13 @@ _CHUNK = 2**14
 
 
 def plot_density(
-    p: Distribution,
+    p: DensityLike,
     ax: "Axes | None" = None,
     *,
     label: str | Sequence[str] | None = None,
-    color: Any = None,
+    color: "ColorType | None" = None,
     escort: bool = False,
-    data: Any = None,
+    data: ArrayLike | Tensor | None = None,
     view: Domain | None = None,
     limit: int = 10,
     points: int = 401,
@@ -109,14 +112,14 @@ def plot_density(
     require_integer("points", points, 2)
     if data is not None and is_categorical(p):
         raise ValueError("data must be None for categories")
-    density: Any = p
     labels = labels_of("p", p.batch_shape.numel(), limit, label)
     seen = _array_of(data, p.event_shape)
     ax = axes_of(ax)
     if is_categorical(p):
-        draw_weights(ax, torch.arange(density.probs.shape[-1]), density.probs, labels, color)
+        probs = probs_of(p)
+        draw_weights(ax, torch.arange(probs.shape[-1]), probs, labels, color)
         return ax
-    elements = [density[i] for i in np.ndindex(*p.batch_shape)]
+    elements = [p[i] for i in np.ndindex(*p.batch_shape)]
     ink = ax.xaxis.label.get_color()
     if p.event_shape:
         if seen is not None:
@@ -137,30 +140,34 @@ def plot_density(
             ax.plot(*dashed, "--", color=line.get_color(), gid="density")
         _draw_support(ax, _intervals(element), shown, line.get_color())
     if seen is not None:
-        style: dict[str, Any] = {"alpha": 0.5, "markersize": 7, "markeredgewidth": 0.6}
-        ax.plot(seen, 0 * seen, "|", color=ink, linestyle="", **style, **_next_row(ax, "rug"))
+        (marks,) = ax.plot(seen, 0 * seen, "|", color=ink, linestyle="", **_next_row(ax, "rug"))
+        marks.set(alpha=0.5, markersize=7, markeredgewidth=0.6)
     set_limits(ax)
     return ax
 
 
-def is_density(p: object) -> bool:
+def is_density(p: object) -> TypeGuard[DensityLike]:
     """Return whether something is a distribution of this package: its escorts show it."""
     return isinstance(p, Distribution) and hasattr(p, "escort")
 
 
-def is_categorical(p: Distribution) -> bool:
+def is_categorical(p: DensityLike) -> bool:
     """Return whether a distribution is one of categories."""
     return p.has_enumerate_support
 
 
-def _intervals(p: Any) -> Tensor:
+def probs_of(p: DensityLike) -> Tensor:
+    """Return the probabilities (*batch, K) of a distribution of categories."""
+    return cast(Categorical, p).probs
+
+
+def _intervals(p: DensityLike) -> Tensor:
     """Return the support (K, 2) of a density."""
-    support: Any = p.support
-    ends: Tensor = support.intervals.detach()
+    ends = cast(IntervalUnion, p.support).intervals.detach()
     return ends[~ends[:, 0].isnan()]
 
 
-def _bulk(p: Any) -> Tensor:
+def _bulk(p: DensityLike) -> Tensor:
     """Return the support (K, 2) with quantiles in place of infinite ends."""
     ends = _intervals(p)
     if not ends.isinf().any():
@@ -169,7 +176,7 @@ def _bulk(p: Any) -> Tensor:
     return torch.where(ends.isinf(), quantiles, ends)
 
 
-def _line_view(elements: Sequence[Any], data: Array | None) -> tuple[float, float]:
+def _line_view(elements: Sequence[DensityLike], data: Array | None) -> tuple[float, float]:
     """Return the default view in one dimension."""
     ends = [_bulk(p).cpu().double().flatten().numpy() for p in elements]
     shown = np.concatenate([*ends, [] if data is None else data])
@@ -178,7 +185,7 @@ def _line_view(elements: Sequence[Any], data: Array | None) -> tuple[float, floa
 
 
 @torch.no_grad()
-def _curve(p: Any, view: tuple[float, float], points: int) -> tuple[Array, Array]:
+def _curve(p: DensityLike, view: tuple[float, float], points: int) -> tuple[Array, Array]:
     """Return points (t, p(t)) from end to end of the view: zero off supports, upright at jumps."""
     ends = _intervals(p)
     shown, bulk = ends.clamp(*view), _bulk(p).clamp(*view)
@@ -199,9 +206,9 @@ def _curve(p: Any, view: tuple[float, float], points: int) -> tuple[Array, Array
     return t.cpu().numpy(), torch.cat([height[:1], height, height[-1:]]).cpu().numpy()
 
 
-def _draw_contours(ax: "Axes", p: Any, color: Any, view: Box, points: int) -> None:
+def _draw_contours(ax: "Axes", p: DensityLike, color: "ColorType", view: Box, points: int) -> None:
     """Draw contours of a density by its values on a grid."""
-    if hasattr(p, "scale_tril"):  # an ellipse may be much smaller than the view
+    if hasattr(p, "scale_tril") and hasattr(p, "loc"):  # an ellipse may be smaller than the view
         size = 1 if isinstance(p.support, Ellipsoid) else _FAR
         half = (1 + _MARGIN_2D) * size * p.scale_tril.detach().norm(dim=-1)
         center = p.loc.detach()
@@ -211,13 +218,14 @@ def _draw_contours(ax: "Axes", p: Any, color: Any, view: Box, points: int) -> No
     if not height.any():
         return
     top, closed = height.max(), _is_closed(p, height)
+    # A curve at height zero itself would follow rounding beyond the edge.
     lowest = _ZERO * top if closed else _quantile(height, _TAIL_2D)
     # Each layer is transparent, so that opacity grows with the density.
     for level in [lowest, *(top * np.arange(1, _LEVELS) / _LEVELS)]:
         filled = ax.contourf(*grid, height, (level, np.inf), colors=[color], alpha=_OPACITY)
         filled.set_gid("density")
-    style: dict[str, Any] = {"linewidths": 1.6, "linestyles": "-" if closed else "--"}
-    ax.contour(*grid, height, [lowest], colors=[color], **style).set_gid("support")
+    edge = ax.contour(*grid, height, [lowest], colors=[color], linewidths=1.6)
+    edge.set(linestyle="-" if closed else "--", gid="support")
 
 
 def _grid(view: Box, points: int) -> list[Array]:
@@ -225,27 +233,28 @@ def _grid(view: Box, points: int) -> list[Array]:
 
 
 @torch.no_grad()
-def _heights(p: Any, grid: list[Array]) -> Array:
+def _heights(p: DensityLike, grid: list[Array]) -> Array:
     """Return densities (rows, columns)."""
     t = torch.from_numpy(np.stack(grid, -1).reshape(-1, 2)).to(p.mean)
     height = torch.cat([p.prob(rows) for rows in t.split(_CHUNK)])
     return height.cpu().double().reshape(grid[0].shape).numpy()
 
 
-def _is_closed(p: Any, height: Array) -> bool:
+def _is_closed(p: DensityLike, height: Array) -> bool:
     """Return whether a density has an edge: by alpha, or by zeros among its values."""
     if p.support == constraints.real_vector:
         return False
     return float(p.alpha) > 1 or bool((height == 0).any())
 
 
-def _plane_view(p: Any, data: Array | None) -> Box:
+def _plane_view(p: DensityLike, data: Array | None) -> Box:
     """Return the default view in two dimensions: the supports, some draws and the data."""
     # Small components may fall between the points of a grid.
     with torch.random.fork_rng(devices=[p.mean.device] if p.mean.is_cuda else []):
         torch.manual_seed(0)
         seen = [p.sample((_DRAWS,)).cpu().double().reshape(-1, 2).numpy()]
     seen += [] if data is None else [data]
+    # A support may be unbounded: four deviations hold nearly all of the mass.
     mean, half = p.mean.detach().reshape(-1, 2), _FAR * p.variance.detach().sqrt().reshape(-1, 2)
     low, high = (mean - half).amin(0).tolist(), (mean + half).amax(0).tolist()
     grid = _grid(tuple(zip(low, high, strict=True)), _COARSE)
@@ -260,6 +269,7 @@ def _plane_view(p: Any, data: Array | None) -> Box:
 
 def _quantile(height: Array, fraction: float) -> float:
     """Return the height below which the grid has a fraction of its mass."""
+    # Cells of a grid are equal, so heights are masses up to a factor.
     levels = np.sort(height, None)
     return float(levels[np.searchsorted(levels.cumsum(), fraction * levels.sum())])
 
@@ -298,7 +308,7 @@ def set_view(ax: "Axes", view: Domain) -> tuple[float, float]:
     return low, high
 
 
-def _array_of(data: Any, event_shape: Sequence[int]) -> Array | None:
+def _array_of(data: ArrayLike | Tensor | None, event_shape: Sequence[int]) -> Array | None:
     """Return observations as an array (n,) or (n, 2), or None."""
     if data is None:
         return None
@@ -330,20 +340,25 @@ def _rows(ax: "Axes") -> dict[str, list["Line2D"]]:
     return rows
 
 
-def _draw_support(ax: "Axes", ends: Tensor, view: tuple[float, float], color: Any) -> None:
+def _draw_support(ax: "Axes", ends: Tensor, view: tuple[float, float], color: "ColorType") -> None:
     """Draw a bar over each interval, in a new row."""
     style = _next_row(ax)
     seen = (ends[:, 0] < view[1]) & (ends[:, 1] > view[0])
     for first, last in ends[seen].tolist():
         shown = (max(first, view[0]), min(last, view[1]))
         ax.plot(shown, (0, 0), color=color, linewidth=3.2, solid_capstyle="butt", **style)
+        # An arrow where the support goes on beyond the view.
         for end, at, marker in zip((first, last), shown, "<>", strict=True):
             if end != at:
                 ax.plot([at], [0], marker, color=color, markersize=5, clip_on=False, **style)
 
 
 def draw_weights(
-    ax: "Axes", positions: Tensor, weights: Tensor, labels: list[str | None], color: Any
+    ax: "Axes",
+    positions: Tensor,
+    weights: Tensor,
+    labels: list[str | None],
+    color: "ColorType | None",
 ) -> None:
     """Draw stems at positions of nonzero weight, and mark these positions in a new row."""
     t = positions.detach().cpu()
@@ -360,6 +375,7 @@ def draw_weights(
 def set_limits(ax: "Axes", fraction: float = 1.0) -> None:
     """Put zero above the rows, and the highest density at a fraction of the height above zero."""
     heights = [np.max(line.get_ydata()) for line in ax.lines if line.get_gid() == "density"]
+    # Some room above the peak; 1 if all heights are zero.
     top = 1.06 * float(max(heights)) or 1.0
     rows = _rows(ax)
     height = min(_ROW, _ROWS / max(len(rows), 1))
@@ -367,6 +383,7 @@ def set_limits(ax: "Axes", fraction: float = 1.0) -> None:
     for rank, lines in enumerate(rows.values()):
         for line in lines:
             line.set_ydata(np.full(np.size(line.get_xdata()), strip - height * (rank + 0.5)))
+    # Zero lies above the rows, at the fraction `strip` of the height.
     ax.set_ylim(-top / fraction * strip / (1 - strip), top / fraction)
     ax.set_yticks(round_ticks(0.0, top, 5))
 

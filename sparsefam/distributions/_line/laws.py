@@ -344,104 +344,11 @@ class _Uniform(_Standard):
         return a + q * w, q * w
 
 
-class _ByDifference(_Standard):
-    """A standard law whose log ratios have no formula in terms of w."""
-
-    @classmethod
-    def log_ratio(cls, a: Tensor, b: Tensor, w: Tensor) -> Tensor:
-        return cls.log_density(b) - cls.log_density(a)
-
-
-class _Cauchy(_ByDifference):
-    @staticmethod
-    def log_density(x: Tensor) -> Tensor:
-        return -torch.log1p(x.clamp(-1e150, 1e150).square()) - math.log(math.pi)
-
-    @classmethod
-    def log_mass(cls, ends: _Ends) -> Tensor:
-        a, b, w = ends.triple
-        return torch.atan2(w, 1 + a * b).log() - math.log(math.pi)
-
-    @classmethod
-    def quantile(cls, ends: _Ends, q: Tensor, p: Tensor) -> _Pair:
-        a, b, w = ends.triple
-        one = torch.ones_like(a)
-        below, above, center = (
-            torch.lerp(start, end, q)
-            for start, end in (
-                (torch.atan2(one, -a), torch.atan2(one, -b)),
-                (torch.atan2(one, a), torch.atan2(one, b)),
-                (torch.atan(a), torch.atan(b)),
-            )
-        )
-        x = torch.where(below < above, -1 / below.tan(), 1 / above.tan())
-        x = torch.where(center.abs() < 0.5, center.tan(), x)
-        near = w < 1
-        a, b, w = (torch.where(near, x, 0.5) for x in (a, b, w))
-        step = (q * torch.atan2(w, 1 + a * b)).tan()
-        return x, torch.where(near, step * (1 + a.square()) / (1 - a * step), math.inf)
-
-
-class _Gumbel(_ByDifference):
-    """In terms of y = exp(-x), which is exponentially distributed."""
-
-    @staticmethod
-    def log_density(x: Tensor) -> Tensor:
-        return -x - torch.exp(-x.clamp_min(-600))
-
-    @staticmethod
-    def _log_gap(a: Tensor, w: Tensor) -> Tensor:
-        return (-torch.expm1(-w)).log() - a
-
-    @classmethod
-    def log_mass(cls, ends: _Ends) -> Tensor:
-        a, b, w = ends.triple
-        log_gap = cls._log_gap(a, w)
-        log_share = torch.where(log_gap < -40, log_gap, (-torch.expm1(-log_gap.exp())).log())
-        return log_share - torch.exp(-b)
-
-    @classmethod
-    def quantile(cls, ends: _Ends, q: Tensor, p: Tensor) -> _Pair:
-        a, b, w = ends.triple
-        log_gap = cls._log_gap(a, w)
-        gap = log_gap.exp()
-        left = torch.lerp(torch.exp(-gap), torch.ones_like(gap), q).log()
-        step = -torch.where((q < 0.5) & (gap > 1), left, torch.log1p(p * torch.expm1(-gap)))
-        log_step = torch.where(log_gap < -40, p.log() + log_gap, step.log())
-        u = torch.where(w < 1, w - torch.log1p(torch.exp(log_step + b)), math.inf)
-        return -torch.logaddexp(-b, log_step), u
-
-
-class _ReversedGumbel(_ByDifference):
-    """Of -x where x is standard Gumbel."""
-
-    @staticmethod
-    def _mirrored(ends: _Ends) -> _Ends:
-        a, b, w = ends.triple
-        return _Ends("gumbel", -b, -a, w)
-
-    @staticmethod
-    def log_density(x: Tensor) -> Tensor:
-        return _Gumbel.log_density(-x)
-
-    @classmethod
-    def log_mass(cls, ends: _Ends) -> Tensor:
-        return cls._mirrored(ends).log_mass
-
-    @classmethod
-    def quantile(cls, ends: _Ends, q: Tensor, p: Tensor) -> _Pair:
-        x, u = _Gumbel.quantile(cls._mirrored(ends), p, q)
-        return -x, torch.where(u < math.inf, ends.triple[2] - u, math.inf)
-
-
 _STANDARD: dict[str, Any] = {
     "normal": _Normal,
     "laplace": _Laplace,
     "exponential": _Exponential,
     "uniform": _Uniform,
-    "cauchy": _Cauchy,
-    "gumbel": _Gumbel,
-    "reversed gumbel": _ReversedGumbel,
 }
 
 

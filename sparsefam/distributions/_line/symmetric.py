@@ -61,10 +61,12 @@ def support_rule(
     )
     # Two rules on each piece, which meet at the center if that is inside.
     low, high = _clip(p, lower), _clip(p, upper)
-    middle = torch.minimum(low.clamp_min(0), high)
+    # By `where`: releases of torch differ in the derivative of `clamp` at a bound.
+    middle = torch.where(low > 0, low, torch.where(high < 0, high, 0.0))
     x = torch.cat([low + (middle - low) * fraction, middle + (high - middle) * fraction])
     lengths = torch.cat([(middle - low) * unit_weights, (high - middle) * unit_weights])
-    weights = lengths.clamp_min(0) * torch.exp(p.generator.log_density(x))
+    lengths = torch.where(lengths < 0, 0.0, lengths)
+    weights = lengths * torch.exp(p.generator.log_density(x))
     t = _move_inside(p.loc + p.scale * x, lower, upper)
     return t.flatten(0, 1), x.flatten(0, 1), weights.flatten(0, 1)
 

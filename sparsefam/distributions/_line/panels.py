@@ -1,0 +1,479 @@
+"""Integrals of a density of numbers between cuts: masses, quantiles, moments and expectations."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ..._numerics.modes import values_are_readable
+from ..._numerics.quadrature import gauss_legendre, sort_cuts
+from ..._numerics.roots import attach_root_gradient, increasing_root
+from ..._numerics.special import log_positive
+from ..._numerics.validation import require
+from ...bases import Basis, Stack
+from ...supports import entries_of
+from .coordinates import Coordinate, Line
+
+__all__ = ["Panels", "argmax", "clamp", "on_line", "or_infinite"]
+
+# Nodes between two cuts for covariances of bases.
+_FINE = 48
+# Shares of a range at which a density is asked for where it matters, and of what is left of it.
+_TINY = tuple(16.0**-k for k in range(9, 0, -1))
+_COARSE = (0.0, *_TINY, *(k / 8 for k in range(1, 8)), *(1 - x for x in _TINY[::-1]), 1.0)
+_EVEN = tuple(k / 12 for k in range(13))
+# Shares of the range where a density matters at which it is cut: halfway between even ones and
+# Chebyshev's points, since tails change faster. Beside the middle, where a kink may be: second
+# derivatives need cuts apart from it.
+_TENTHS = [(k + 0.07) / 10 for k in range(1, 10)]
+_SHARES = (0.0, *((x + math.sin(x * math.pi / 2) ** 2) / 2 for x in _TENTHS), 1.0)
+# Logarithm of the ratio of densities below which a density does not matter, even for moments.
+_NEGLIGIBLE = -80.0
+# Masses beyond a location that the panels, which end where the density is negligible, know well.
+_KNOWN = 1e-10
+# Error of a probability, relative to the smaller tail, at the end of the search for its quantile.
+_NEAR = 1e-8
+# How much of the mass a rule may miss.
+_LOST = 1e-3
+# Intervals into which the search for a mode divides the neighborhood of the best location, and how
+# often.
+_INTERVALS, _ROUNDS = 8, 16
+
+
+class Chart(Protocol):
+    """A variable that stands for locations."""
+
+    def onto(self, t: Tensor) -> Tensor:
+        """Return the variable at locations."""
+        ...
+
+    def back(self, s: Tensor) -> Tensor:
+        """Return the locations that values of the variable stand for."""
+        ...
+
+
+class Panels:
+    """A density of numbers on subintervals, in each of which a few nodes integrate it in float64.
+
+    Args:
+        log_density: The log density up to a constant, from locations (..., *batch) between the
+            ends; not finite where the density is 0.
+        line: The coordinate in which it is integrated.
+        ends: Ends of the support (2 tensors *batch).
+        places: Coordinates (J, *batch) of what may be kinks, which become cuts.
+        edges: Coordinates (K + 1, *batch) between which it is searched for by itself where the
+            density matters; default those of the ends.
+        region: The result (*batch, K, 2) of `search`, if it is known.
+        shares: Shares of a region at which it is cut.
+        log_mass: The logarithm of the integral of exp(log_density) (*batch); default 0.
+        name: Of a density whose integral must be 1 up to a thousandth, to raise ValueError.
+        chart: What the density is a function of in place of the location: `onto` it and `back`.
+    """
+
+    def __init__(
+        self,
+        log_density: Callable[[Tensor], Tensor],
+        line: Coordinate,
+        ends: tuple[Tensor, Tensor],
+        *,
+        places: Tensor | None = None,
+        edges: Tensor | None = None,
+        region: Tensor | None = None,
+        shares: Sequence[float] = _SHARES,
+        log_mass: Tensor | None = None,
+        name: str | None = None,
+        chart: Chart | None = None,
+    ) -> None:
+        self.log_density, self.line, self.ends, self.log_mass = log_density, line, ends, log_mass
+        self._chart = chart
+        self._edges = torch.stack([self._onto(x) for x in ends]) if edges is None else edges
+        self._places = self._edges[:0] if places is None else places
+        self._region, self._shares, self._name = region, shares, name
+
+    def _onto(self, t: Tensor) -> Tensor:
+        """Return coordinates of locations."""
+        return self.line.onto(t if self._chart is None else self._chart.onto(t))
+
+    def _back(self, t: Tensor) -> Tensor:
+        """Return the locations that the chart's variable stands for."""
+        return t if self._chart is None else self._chart.back(t)
+
+    def density(self, t: Tensor) -> Tensor:
+        """Return the density between the ends; 0 where rounding to an end makes it infinite."""
+        log_p = self._log_p(t)
+        return torch.where(log_p.isfinite(), log_p, -math.inf).exp()
+
+    def cuts(self) -> Tensor:
+        """Return coordinates (J, *batch) between which a few nodes integrate the density."""
+        if self._region is None:
+            with torch.no_grad():
+                self._region = self.search()
+        return _join(_cuts_within(self._edges, self._region, self._shares), self._places)
+
+    def locations(self) -> Tensor:
+        """Return locations (*batch, J) between which the density is smooth."""
+        cuts, (low, high) = self.cuts(), self.ends
+        first, last = cuts[0] > self._onto(low), cuts[-1] < self._onto(high)
+        t = self._back(self.line.locations(cuts)[0])
+        # Ends that matter are not rounded.
+        first = torch.where(first | low.isinf(), t[0], low)
+        last = torch.where(last | high.isinf(), t[-1], high)
+        return torch.stack([first, *t[1:-1], last]).movedim(0, -1)
+
+    def search(
+        self, negligible: float = _NEGLIGIBLE, *, rounds: int = 1, power: float = 1.0
+    ) -> Tensor:
+        """Return the coordinates (*batch, K, 2) between which the density matters.
+
+        An interval on which it does not has two equal ones, unless it matters on none.
+
+        Args:
+            negligible: The log of the ratio of densities below which a density does not matter.
+            rounds: How often what is left is divided evenly.
+            power: Of the slope that the density is multiplied by: 1 for that of the coordinate.
+        """
+        # Callers switch gradients off: compiled graphs do not trace a method decorated to do so.
+        edges, places, line = self._edges, self._places, self.line
+        low, high = edges[:-1], edges[1:]
+        first, last = low, high
+        for shares in (_COARSE, *(_EVEN,) * rounds):
+            share = low.new_tensor(shares).reshape(-1, *(1,) * low.dim())
+            # Ends that matter stay as they are.
+            y = torch.where(share < 1, first + (last - first) * share, last)
+            if len(places):
+                y = torch.cat([y, clamp(places.unsqueeze(1), first, last)]).sort(dim=0).values
+            t, slope = line.locations(y)
+            log_p = self.log_density(t) + power * slope.log()
+            log_p = torch.where(log_p < math.inf, log_p, -math.inf)
+            above = log_p > log_p.amax((0, 1)) + negligible
+            # From the point before the first one that matters to the one after the last.
+            reached, left = (x.cumsum(0) > 0 for x in (above, above.flip(0)))
+            first, last = (
+                torch.where(reached, first, y).amax(0),
+                torch.where(left.flip(0), last, y).amin(0),
+            )
+        some = first < last
+        start = torch.where(some, first, math.inf).amin(0)
+        end = torch.where(some, last, -math.inf).amax(0)
+        first, last = (
+            torch.where(some.any(0), clamp(x, start, end), edge)
+            for x, edge in ((first, low), (last, high))
+        )
+        return torch.stack([first, last], -1).movedim(0, -2).detach()
+
+    def between(
+        self, order: int, cuts: Tensor, rough: Tensor | bool | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return nodes and weights (Q, ...) of integrals, `order` between two cuts (J, ...)."""
+        y, rule = (x.reshape(-1, *(1,) * (cuts.dim() - 1)) for x in gauss_legendre(order, cuts))
+        low, high = cuts[:-1, None], cuts[1:, None]
+        nodes, slope = self.line.place(
+            y, low, high, self.line.is_rough(low, high) if rough is None else rough
+        )
+        return nodes.flatten(0, 1), (rule * slope).flatten(0, 1)
+
+    def integral(self, order: int | None = None) -> Tensor:
+        """Return the logarithm of the integral of exp(log_density) (*batch)."""
+        nodes, weights = self.between(order or self.line.order, self.cuts())
+        log_p = self.log_density(nodes)
+        # A density may be infinite at an end to which a node is rounded.
+        finite = log_p.isfinite()
+        peak = torch.where(finite, log_p, torch.finfo(log_p.dtype).min).detach().amax(0)
+        total = (weights * torch.where(finite, log_p - peak, -math.inf).exp()).sum(0)
+        return peak + log_positive(total)
+
+    # Masses and quantiles
+
+    def restricted(self, a: Tensor, b: Tensor, region: Tensor | None = None) -> "Panels":
+        """Return the panels of this density between locations a < b (..., *batch)."""
+        low, high = torch.broadcast_tensors(self._onto(a), self._onto(b))
+        low = torch.where(a <= self.ends[0], self._edges[0], low)
+        high = torch.where(b >= self.ends[1], self._edges[-1], high)
+        # On the line itself, as far beyond the cuts as these reach: less than a rounding error of
+        # the mass lies there, but in a tail.
+        first, last = self._edges[0].detach(), self._edges[-1].detach()
+        if isinstance(self.line, Line):
+            width = last - first
+            low = torch.where(a.isinf(), torch.minimum(first, high.detach() - width), low)
+            high = torch.where(b.isinf(), torch.maximum(last, low.detach() + width), high)
+        extra = (1,) * (low.dim() - first.dim())
+        inner, places = (
+            clamp(x.reshape(len(x), *extra, *x.shape[1:]), low, high)
+            for x in (self._edges[1:-1], self._places)
+        )
+        edges = torch.cat([low.unsqueeze(0), inner, high.unsqueeze(0)])
+        options: Any = {"edges": edges, "region": region, "chart": self._chart}
+        ends, shares = (a, b), self._shares
+        return Panels(self._log_p, self.line, ends, places=places, shares=shares, **options)
+
+    def _log_p(self, t: Tensor) -> Tensor:
+        """Return the log density with its constant."""
+        log_p = self.log_density(t)
+        return log_p if self.log_mass is None else log_p - self.log_mass
+
+    def log_interval(self, a: Tensor, b: Tensor) -> Tensor:
+        """Return the log mass between locations a < b (..., *batch), however small it is.
+
+        It is integrated where the density matters relative to its largest value between them.
+        """
+        return self.restricted(a, b).integral()
+
+    def tail(self, t: Tensor, upper: Tensor, log: bool = False) -> Tensor:
+        """Return the mass below, or above, locations in the support, or its logarithm."""
+        mass = self._share(t, upper)
+        far = mass.detach() < _KNOWN
+        if values_are_readable(far) and not far.any():
+            return log_positive(mass) if log else mass
+        low, high = self.ends
+        log_mass = self.log_interval(torch.where(upper, t, low), torch.where(upper, high, t))
+        if log:
+            return torch.where(far, log_mass, log_positive(mass))
+        return torch.where(far, log_mass.exp(), mass)
+
+    def _share(self, t: Tensor, upper: Tensor) -> Tensor:
+        """Return the mass below, or above, locations as far as the panels reach."""
+        line = self.line
+        cuts, below, masses = self._pieces()
+        y = self._onto(t.nan_to_num(posinf=0.0, neginf=0.0))
+        y = clamp(y, cuts[..., 0], cuts[..., -1])
+        panel = (cuts[..., 1:-1] <= y.unsqueeze(-1)).sum(-1, keepdim=True)
+        start, end, before = (entries_of(x, panel) for x in (cuts, cuts[..., 1:], below))
+        beyond = torch.where(upper, entries_of(_above(masses, line.parts), panel), before)
+        part = self._mass_from(torch.where(upper, end, start), y, line.is_rough(start, end))
+        return (beyond + torch.where(upper, -part, part)) / below[..., -1]
+
+    def _pieces(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return cuts and the masses below them, both (*batch, J), and the density on pieces.
+
+        All masses are 1 up to rounding. A panel between two cuts has pieces of equal length in the
+        variable of `Coordinate.place`, on which the density is known by masses (K, Q, *batch) at
+        Gauss-Legendre nodes.
+        """
+        line = self.line
+        cuts, parts = self.cuts(), line.parts
+        x, rule = gauss_legendre(line.degree, cuts)
+        part, ones = torch.arange(parts, device=cuts.device), (1,) * (cuts.dim() - 1)
+        y = _coordinate(x, part.unsqueeze(-1), parts).reshape(parts, -1, *ones)
+        low, high = cuts[:-1, None, None], cuts[1:, None, None]
+        nodes, slope = line.place(y, low, high, line.is_rough(low, high))
+        density = self.density(nodes.flatten(0, 2)).reshape(nodes.shape)
+        masses = (rule.reshape(-1, *ones) / parts * slope * density).flatten(0, 1)
+        below = masses.sum(1).cumsum(0)[parts - 1 :: parts]
+        below = torch.cat([torch.zeros_like(below[:1]), below])
+        return cuts.movedim(0, -1), below.movedim(0, -1), masses
+
+    def _mass_from(self, end: Tensor, y: Tensor, rough: Tensor | bool) -> Tensor:
+        """Return the mass from an end of a panel to coordinates on it, negative if they are below.
+
+        `rough` tells whether the density is not smooth at an end of the panel.
+        """
+        cuts = torch.stack(torch.broadcast_tensors(end, y))
+        nodes, weights = self.between(self.line.order, cuts, rough)
+        return (weights * self.density(nodes)).sum(0)
+
+    def quantile(self, value: Tensor) -> Tensor:
+        """Return quantiles of float64 probabilities in (0, 1)."""
+        line, (first, last) = self.line, self.ends
+        cuts, below, masses = self._pieces()
+        goal = value * below[..., -1]
+        series, known = _integral_series(masses.detach()), goal.detach()
+        # All Legendre polynomials are 1 at the upper end.
+        piece = (series.sum(0)[..., :-1] <= known.unsqueeze(-1)).sum(-1, keepdim=True)
+        coefficients = [entries_of(x, piece) for x in series]
+        # Newton steps follow.
+        close = _NEAR * known * torch.minimum(1 - value, value).detach() / value.detach()
+
+        def missing(x: Tensor) -> Tensor:
+            gap = _legendre_sum(coefficients, x) - known
+            return torch.where(gap.abs() <= close, 0.0, gap)
+
+        ends = torch.full_like(known, -1), torch.ones_like(known)
+        x = increasing_root(missing, *ends, line.steps)
+        panel = piece // line.parts
+        start, end, before = (entries_of(x, panel) for x in (cuts, cuts[..., 1:], below))
+        y = _coordinate(x, (piece % line.parts).squeeze(-1), line.parts)
+        rough = line.is_rough(start, end)
+        near = line.place(y, start.detach(), end.detach(), rough)[0].detach()
+        # From the end with the smaller tail.
+        upper, above = value > 0.5, entries_of(_above(masses, line.parts), panel)
+        offset = torch.where(upper, (1 - value) * below[..., -1] - above, before - goal)
+        place = torch.where(upper, end, start)
+        gap = offset + self._mass_from(place, line.onto(near).detach(), rough)
+        height = self.density(near)
+
+        def excess(t: Tensor) -> Tensor:
+            return gap + (t - near) * (height + self.density(t)) / 2
+
+        moved = attach_root_gradient(near, excess, self.density)
+        moved = self._back(moved)
+        t = torch.minimum(torch.maximum(moved.detach(), first), last).detach()
+        return t + (moved - moved.detach())
+
+    # Expectations
+
+    def rule(
+        self, order: int = 0, psi: Basis | None = None, places: Sequence[Tensor] = ()
+    ) -> tuple[Tensor, Tensor]:
+        """Return nodes and weights (Q, *batch) that sum to 1, at least `order` between two cuts.
+
+        A basis has cuts, and other locations (N,) are cuts, too.
+        """
+        cuts = self._cuts_with(psi)
+        if places:
+            cuts = _join(cuts, self._onto(self._aligned(torch.cat(list(places)))))
+        nodes, weights = self.between(max(self.line.order, order), cuts)
+        weights = weights * self.density(nodes)
+        mass = weights.sum(0)
+        if self._name is not None:
+            rule = "a density on the line whose mass at these nodes is 1"
+            require((mass - 1).abs() < _LOST, self._name, rule, mass)
+        return self._back(nodes), weights / mass
+
+    def expect(self, psi: Basis, order: int) -> Tensor:
+        """Return the expectations (*batch, N) of a basis."""
+        if psi.effective_support is None:
+            nodes, weights = self.rule(order, psi)
+            means: Tensor = (weights.unsqueeze(-1) * psi(nodes)).sum(0)
+            return means
+        # Each function where it is not negligible, with cuts of its own.
+        low, high = (self._onto(self._aligned(x)) for x in psi.effective_support)
+        quarters = self._aligned(low.new_tensor([0.0, 0.25, 0.5, 0.75, 1.0])).unsqueeze(1)
+        cuts = _join(self._cuts_with(psi).unsqueeze(1), low + quarters * (high - low))
+        nodes, weights = self.between(max(self.line.order, order), clamp(cuts, low, high))
+        weights = weights * self.density(nodes)
+        return (weights.movedim(1, -1) * psi.own(self._back(nodes).movedim(1, -1))).sum(0)
+
+    def covariance(self, phi: Basis, psi: Basis) -> Tensor:
+        """Return the covariance (*batch, M, N) of two bases."""
+        bases = [x for basis in (phi, psi) for x in getattr(basis, "bases", [basis])]
+        ends = [x.effective_support for x in bases if x.effective_support is not None]
+        places = [x for low, high in ends for x in (low, (low + high) / 2, high)]
+        nodes, weights = self.rule(_FINE, Stack(phi, psi), places)
+        f, g = (basis(nodes) for basis in (phi, psi))
+        f, g = (x - (weights.unsqueeze(-1) * x).sum(0) for x in (f, g))
+        return torch.einsum("q...,q...m,q...n->...mn", weights, f, g)
+
+    def _cuts_with(self, psi: Basis | None) -> Tensor:
+        """Return the cuts (J, *batch) of the density and a basis."""
+        cuts = self.cuts()
+        if psi is None or psi.breaks is None:
+            return cuts
+        return _join(cuts, self._onto(self._aligned(psi.breaks)))
+
+    def _aligned(self, x: Tensor) -> Tensor:
+        """Return numbers (N,) as float64 (N, *ones), with an axis for each one of the batch."""
+        return x.to(self._edges).reshape(-1, *(1,) * (self._edges.dim() - 1))
+
+
+def on_line(
+    log_density: Callable[[Tensor], Tensor], cuts: Tensor, ends: tuple[Tensor, Tensor]
+) -> Panels:
+    """Return the panels between cuts (*batch, J), outside of which no mass matters."""
+    line = Line(32, 1, 32, sort_cuts(cuts))
+    places: Any = line.rough
+    return Panels(log_density, line, ends, places=places, edges=places[[0, -1]])
+
+
+def or_infinite(moment: Tensor, n: int, indices: Sequence[Tensor]) -> Tensor:
+    """Return a moment of order n (*batch), infinite or NaN where tails are too heavy for it.
+
+    The tails below and above have moments of orders less than their indices (*batch).
+    """
+    below, above = (n >= index for index in indices)
+    if n % 2 == 0:
+        return torch.where(below | above, math.inf, moment)
+    infinite = torch.where(below, torch.where(above, math.nan, -math.inf), math.inf)
+    return torch.where(below | above, infinite, moment)
+
+
+def _cuts_within(edges: Tensor, region: Tensor, shares: Sequence[float]) -> Tensor:
+    """Return coordinates (J, *batch) at shares of each region (*batch, K, 2) between two edges.
+
+    A region that reaches an edge (K + 1, *batch) moves with it.
+    """
+    first, last = region.movedim(-2, 0).unbind(-1)
+    matter = first < last
+    first, last = (
+        torch.where(matter & (first <= edges[:-1]), edges[:-1], first),
+        torch.where(matter & (last >= edges[1:]), edges[1:], last),
+    )
+    # A region where the density does not matter is empty, at the first end to move with that.
+    start = torch.where(matter, first, math.inf).amin(0)
+    first, last = (torch.where(matter, end, start).unsqueeze(1) for end in (first, last))
+    share = first.new_tensor(shares).reshape(-1, *(1,) * start.dim())
+    cuts = torch.where(share < 1, first + (last - first) * share, last)
+    return cuts.flatten(0, 1).sort(dim=0).values
+
+
+def argmax(function: Callable[[Tensor], Tensor], cuts: Tensor) -> Tensor:
+    """Return where a function is highest (*batch).
+
+    The best of the cuts (*batch, J) and of locations between them, improved on finer and finer
+    grids between its neighbors: accurate to the square root of a rounding error at a smooth peak.
+    """
+    ordered = sort_cuts(cuts)
+    share = torch.linspace(0, 1, _INTERVALS + 1, dtype=cuts.dtype, device=cuts.device)
+    share = share.reshape(-1, *(1,) * ordered.dim())
+    grid = (ordered[:-1] + share * ordered.diff(dim=0)).flatten(0, 1)
+    best = grid.gather(0, function(grid).argmax(0, keepdim=True))
+    # The farther of the two neighbors, as the nearer one may be the same up to rounding.
+    low = torch.where(grid < best, grid, -math.inf).amax(0, keepdim=True)
+    high = torch.where(grid > best, grid, math.inf).amin(0, keepdim=True)
+    steps = torch.cat([best - low, high - best])
+    step = torch.where(steps.isfinite(), steps, 0.0).amax(0, keepdim=True)
+    for _ in range(_ROUNDS):
+        grid = clamp(best + step * (2 * share[:, 0] - 1), ordered[0], ordered[-1])
+        best, step = grid.gather(0, function(grid).argmax(0, keepdim=True)), 2 * step / _INTERVALS
+    return best.squeeze(0)
+
+
+def _coordinate(x: Tensor, part: Tensor, parts: int) -> Tensor:
+    """Return the variable of `Coordinate.place` on a panel at x in [-1, 1] on one of its parts."""
+    return (x + 1 + 2 * part) / parts - 1
+
+
+def _above(masses: Tensor, parts: int) -> Tensor:
+    """Return the masses (*batch, J) above panels, from those on their pieces (K, Q, *batch)."""
+    above = masses.sum(1).flip(0).cumsum(0).flip(0)[parts::parts]
+    return torch.cat([above, torch.zeros_like(above[:1])]).movedim(0, -1)
+
+
+def _integral_series(masses: Tensor) -> Tensor:
+    """Return Legendre coefficients (Q + 1, *batch, K) of a distribution function on pieces."""
+    x, _ = gauss_legendre(masses.shape[1], masses)
+    polynomials = torch.stack([torch.special.legendre_polynomial_p(x, k) for k in range(len(x))])
+    moments = torch.einsum("kq,jq...->k...j", polynomials, masses)
+    # The integral of (2 k + 1) P_k is the difference of its neighbors.
+    upper = torch.cat([moments[1:], torch.zeros_like(moments[:2])])
+    first, *others = (torch.cat([moments[:1], moments]) - upper) / 2
+    return torch.stack([first + moments[0].cumsum(-1) - moments[0], *others])
+
+
+def _legendre_sum(coefficients: list[Tensor], x: Tensor) -> Tensor:
+    """Evaluate Legendre series (N, ...) at x (...) by Clenshaw's recurrence."""
+    above, current = torch.zeros_like(x), coefficients[-1]
+    for k in range(len(coefficients) - 2, -1, -1):
+        rest = torch.sub(coefficients[k], above, alpha=(k + 1) / (k + 2))
+        above, current = current, torch.addcmul(rest, x, current, value=(2 * k + 1) / (k + 1))
+    return current
+
+
+def clamp(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Move x, which may be NaN, between ends; unlike `clamp` with derivatives of one of them."""
+    x = torch.where(x < low, low, x)
+    return torch.where(x > high, high, x)
+
+
+def _join(cuts: Tensor, more: Tensor) -> Tensor:
+    """Return cuts (J, ...) and other cuts, moved between them, in ascending order.
+
+    The first and the last stay so: one that only coincides with an end does not move with it.
+    """
+    more = clamp(more, cuts[0], cuts[-1])
+    shape = torch.broadcast_shapes(cuts.shape[1:], more.shape[1:])
+    first, inner, last, more = (
+        x.expand(len(x), *shape) for x in (cuts[:1], cuts[1:-1], cuts[-1:], more)
+    )
+    return torch.cat([first, torch.cat([inner, more]).sort(dim=0).values, last])
