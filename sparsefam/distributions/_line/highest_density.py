@@ -18,15 +18,15 @@ __all__ = ["highest_density", "mass_above"]
 
 # Locations in all, and the least and the largest number between two breakpoints.
 _LOCATIONS, _LEAST, _MOST = 64, 8, 32
-# Steps that move locations to the extrema of the density next to them, and the ratio of a rise to
-# the next one below which the density may have an extremum before its first location.
-_EXTREMA, _FLATTER = 6, 0.4
+# Steps that move locations to the extrema of the density next to them, and how close to the end of
+# a piece, relative to the distance to the first location, an extremum is looked for.
+_EXTREMA, _BESIDE = 6, 0.01
 # Steps for the first level; the ratio of heights beyond which a density is not linear between them;
 # the least and the largest height relative to the mean, in float32.
 _START, _STEEPEST, _SMALL, _LARGE = 7, 4.0, 1e-20, 1e5
 # The largest number of levels, and the tolerated error of the mass before the last two steps, and
 # where it jumps.
-_LEVELS, _CLOSE, _ENOUGH = 60, 1e-5, 1e-10
+_LEVELS, _CLOSE, _ENOUGH, _SHORT = 60, 1e-5, 1e-10, 0.1
 # Levels beyond this ratio differ in their order of magnitude: their middle is the geometric mean.
 _WIDE = 4.0
 # Relative errors: of the level at a root, by the number of Newton steps and at most; of a height as
@@ -96,7 +96,6 @@ def _level(q: _Univariate, grid: "_Grid", mass: Tensor) -> Tensor:
         bend = torch.where(away <= _WIDE * level, away + rise / rate, 0.0)
         step = gap / rate + bend * (gap / rise).square()
         safe = (slope < 0) & (low < level + step) & (level + step < high)
-        met = gap.abs() <= torch.where(safe, _CLOSE, _ENOUGH)
         ended = high - low <= _ROUNDING * 2.0**-52 * high
         wide = (low > 0) & (high > _WIDE * low)
         middle = torch.where(wide, low.sqrt() * high.sqrt(), low + (high - low) / 2)
@@ -106,6 +105,10 @@ def _level(q: _Univariate, grid: "_Grid", mass: Tensor) -> Tensor:
         floor = torch.where(extrema < level - apart, extrema, 0.0).amax(0)
         ceiling = torch.where(extrema > level + apart, extrema, math.inf).amin(0)
         target = torch.minimum(torch.maximum(target, floor), ceiling)
+        # The last step says where the mass is if it is short beside the way to an extremum.
+        near = (extrema - level).abs().amin(0)
+        safe &= (target - level).abs() <= _SHORT * near
+        met = gap.abs() <= torch.where(safe, _CLOSE, _ENOUGH)
         target = torch.where(met & ~safe, level, target)
         # Where the mass jumps, no level meets it: `low` is the one with more mass.
         level = torch.where(ended & ~met, low, target)
@@ -205,7 +208,7 @@ def _move_to_extrema(q: _Univariate, t: Tensor, heights: Tensor) -> Tensor:
     # Beside the ends of a piece, which stay, there may be one of a monotone three.
     for first, second, third in ((0, 1, 2), (-1, -2, -3)):
         x, y, z = (heights[:, k] for k in (first, second, third))
-        candidate[:, second] |= (y - x).abs() < _FLATTER * (z - y).abs()
+        candidate[:, second] |= (y - x).abs() < (z - y).abs()
     candidate[:, 0] = candidate[:, -1] = False
     row, present = _true_rows(candidate.flatten(0, 1))
     a, b, c = (t.flatten(0, 1).gather(0, (row + k).clamp_min(0)) for k in (-1, 0, 1))
@@ -218,8 +221,10 @@ def _move_to_extrema(q: _Univariate, t: Tensor, heights: Tensor) -> Tensor:
         # The vertex of the parabola through three points, as in Brent (1973), ch. 5.
         lower_area, upper_area = (b - a) * (v - w), (b - c) * (v - u)
         shift = ((b - a) * lower_area - (b - c) * upper_area) / (2 * (lower_area - upper_area))
-        moved = b - shift.nan_to_num(0.0, 0.0, 0.0)
-        moved = torch.where(present & (start < moved) & (moved < end), moved, b)
+        # A location close to the end of a piece tells whether there is an extremum before the first.
+        close = _BESIDE * (end - start)
+        moved = (b - shift.nan_to_num(0.0, 0.0, 0.0)).clamp(start + close, end - close)
+        moved = torch.where(present, moved, b)
         height = _heights(q, moved)
         three = torch.stack([u, v, w])
         better = (height > three.amax(0)) | (height < three.amin(0))
