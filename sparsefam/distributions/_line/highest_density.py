@@ -24,14 +24,15 @@ _EXTREMA, _BESIDE = 6, 0.01
 # Steps for the first level; the ratio of heights beyond which a density is not linear between them;
 # the least and the largest height relative to the mean, in float32.
 _START, _STEEPEST, _SMALL, _LARGE = 7, 4.0, 1e-20, 1e5
-# The largest number of levels, and the tolerated error of the mass before the last two steps, and
-# where it jumps.
+# The largest number of levels; the tolerated error of the mass before the last two steps, and where
+# it jumps; the length of the last step relative to the distance to the height of an extremum.
 _LEVELS, _CLOSE, _ENOUGH, _SHORT = 60, 1e-5, 1e-10, 0.1
 # Levels beyond this ratio differ in their order of magnitude: their middle is the geometric mean.
 _WIDE = 4.0
 # Relative errors: of the level at a root, by the number of Newton steps and at most; of a height as
 # that of an extremum; of a breakpoint as the location of a jump.
 _INEXACT, _MISSED, _APART, _AWAY = {2: 1e-7, 3: 1e-12}, 1e-6, 1e-12, 1e-12
+# The error of the level at a root, relative to the distance to the height at an end of its cell.
 _CLOSER = 1e-4
 # A density is level between two locations if it changes by less than this, relative to the level.
 _LEVEL = 1e-10
@@ -62,7 +63,7 @@ def highest_density(p: _Univariate, mass: Tensor, cuts: Tensor) -> Tensor:
         cuts: Locations (*batch, J) between which the density is smooth, padded with NaN.
     """
     q, mass = p.detach(), mass.double()
-    breakpoints = _distinct(cuts)
+    breakpoints = _ascending(cuts)
     with torch.no_grad():
         grid = _Grid.of(q, breakpoints.detach())
         edges = _Edges(q, grid, _level(q, grid, mass.detach()), 3)
@@ -134,7 +135,7 @@ def mass_above(q: _Univariate, value: Tensor, cuts: Tensor) -> Tensor:
     """
     # A peak that only rounding puts above the level has no mass.
     level = q.prob(value.double()) * (1 + _ROUNDING / 2 * 2.0**-52)
-    edges = _Edges(q, _Grid.of(q, _distinct(cuts)), level, 3)
+    edges = _Edges(q, _Grid.of(q, _ascending(cuts)), level, 3)
     return torch.where(level > 0, edges.mass(q, edges.t), 1.0)
 
 
@@ -214,14 +215,14 @@ def _move_to_extrema(q: _Univariate, t: Tensor, heights: Tensor) -> Tensor:
     a, b, c = (t.flatten(0, 1).gather(0, (row + k).clamp_min(0)) for k in (-1, 0, 1))
     u, v, w = (flat.gather(0, (row + k).clamp_min(0)) for k in (-1, 0, 1))
     rank = row % count
-    for round_ in range(_EXTREMA):
+    for _ in range(_EXTREMA):
         extreme = (v >= torch.maximum(u, w)) | (v <= torch.minimum(u, w))
         start = torch.where(extreme | (rank == 1), a, b)
         end = torch.where(extreme | (rank == count - 2), c, b)
         # The vertex of the parabola through three points, as in Brent (1973), ch. 5.
         lower_area, upper_area = (b - a) * (v - w), (b - c) * (v - u)
         shift = ((b - a) * lower_area - (b - c) * upper_area) / (2 * (lower_area - upper_area))
-        # A location close to the end of a piece tells whether there is an extremum before the first.
+        # Close to the end of a piece, a height tells whether there is an extremum before the first.
         close = _BESIDE * (end - start)
         moved = (b - shift.nan_to_num(0.0, 0.0, 0.0)).clamp(start + close, end - close)
         moved = torch.where(present, moved, b)
@@ -236,11 +237,6 @@ def _move_to_extrema(q: _Univariate, t: Tensor, heights: Tensor) -> Tensor:
         left, right = ((extreme | better) & x for x in (other < b, other > b))
         a, u = torch.where(left, other, a), torch.where(left, beside, u)
         c, w = torch.where(right, other, c), torch.where(right, beside, w)
-        if not round_:
-            index, present = _true_rows((extreme & present) | better)
-            row, rank, a, b, c, u, v, w = (
-                x.gather(0, index) for x in (row, rank, a, b, c, u, v, w)
-            )
     row = torch.where(present, row, 0)
     for values, moved in ((t, b), (heights, v)):
         values = values.flatten(0, 1)
@@ -248,17 +244,13 @@ def _move_to_extrema(q: _Univariate, t: Tensor, heights: Tensor) -> Tensor:
     return torch.cat([torch.where(present, v, 0.0), heights.amax((0, 1)).unsqueeze(0)])
 
 
-def _distinct(cuts: Tensor) -> Tensor:
-    """Return cuts (*batch, J) as (J', *batch) in ascending order, without those that all repeat."""
-    cuts = sort_cuts(cuts.double())
-    if not cuts.numel():
-        return cuts
-    apart = (cuts.diff(dim=0) > 0).reshape(len(cuts) - 1, -1).any(1)
-    return cuts[torch.cat([apart.new_ones(1), apart])]
+def _ascending(cuts: Tensor) -> Tensor:
+    """Return cuts (*batch, J) as (J, *batch) in ascending order, in a layout that grids share."""
+    return sort_cuts(cuts.double()).contiguous()
 
 
 def _heights(q: _Univariate, t: Tensor) -> Tensor:
-    return q.prob(t).double().nan_to_num(0.0, 1e300)
+    return q.prob(t).double().nan_to_num(0.0, 1e300).contiguous()
 
 
 def _true_rows(mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -298,13 +290,7 @@ class _Edges:
         )
 
         cells = torch.stack([low, high, *(grid.heights.gather(0, i) for i in rows)])
-        solved = torch.stack([low, torch.zeros_like(low), torch.full_like(low, math.inf)])
-        # Most sets are one interval, and most of the others are of a few densities.
-        solved[:, :2] = _roots(q, level, cells[:, :2], between[:2], steps)
-        if bool((more := self.present[2:].any(0)).any()):
-            solved[:, 2:, more] = _roots(
-                q[more], level[more], cells[:, 2:, more], between[2:, more], steps
-            )
+        solved = _roots(q, level, cells, between, steps)
         # Next to an extremum roots move far with the level.
         near = (cells[2:] - level).abs().amin(0)
         tolerated = torch.minimum(_INEXACT[steps] * level, _CLOSER * near)
