@@ -172,3 +172,21 @@ def test_a_set_that_ends_at_a_jump_has_its_mass() -> None:
     (edges,) = intervals(p, 0.9)
     assert edges[0] == law.low
     assert float(p.cdf(number(edges)).diff()) == pytest.approx(0.9, abs=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("loc", "mass"),
+    [
+        # One piece beside a breakpoint holds a peak that the heights at its locations do not show.
+        ([-2.64176631, -0.30756533, 1.23094678], 0.5),
+        # The level is close to that of a minimum, above which the interval is two.
+        ([-0.94083971, -2.35840726, 3.99861574], 0.99),
+    ],
+)
+def test_sets_of_highest_density_have_their_mass_next_to_an_extremum(
+    loc: list[float], mass: float
+) -> None:
+    p = sf.Mixture(torch.zeros(3, dtype=DOUBLE), sf.Normal(torch.tensor(loc, dtype=DOUBLE), 1.0))
+    low, high = p.highest_density(mass).intervals.unbind(-1)
+    found = (p.cdf(high) - p.cdf(low)).sum()
+    torch.testing.assert_close(found.item(), mass, rtol=0.0, atol=1e-9)

@@ -420,7 +420,10 @@ class KernelDistribution(Univariate):
         return Geometry(intervals[..., 0, 0], high, torch.cat([finite, breaks], -1))
 
     def _breakpoints(self) -> Tensor:
-        return cast(Tensor, self.geometry().breakpoints)
+        # Polynomials on a subinterval may have several extrema.
+        halves = self.mesh.axes[0].halved().breaks.to(self._line.intervals)
+        breaks = cast(Tensor, self.geometry().breakpoints)
+        return torch.cat([breaks, halves.expand(*self.batch_shape, -1)], -1)
 
     def _cuts(self) -> Tensor:
         ends = self._line.intervals.flatten(-2)

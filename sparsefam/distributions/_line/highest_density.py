@@ -4,9 +4,8 @@ The level c is the root of a decreasing function, the mass above a level. The en
 for a level are breakpoints at which the density jumps, and roots that a grid brackets.
 """
 
-import copy
 import math
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -18,19 +17,27 @@ from ..._numerics.roots import increasing_root
 __all__ = ["highest_density", "mass_above"]
 
 # Locations in all, and the least and the largest number between two breakpoints.
-_LOCATIONS, _LEAST, _MOST = 256, 8, 64
-# Steps that move locations to the extrema of the density next to them.
-_EXTREMA = 3
-# The largest number of levels, and the tolerated error of the mass before the last step.
-_LEVELS, _CLOSE = 60, 1e-10
+_LOCATIONS, _LEAST, _MOST = 64, 8, 32
+# Steps that move locations to the extrema of the density next to them, and how close to the end of
+# a piece, relative to the distance to the first location, an extremum is looked for.
+_EXTREMA, _BESIDE = 6, 0.01
+# Steps for the first level; the ratio of heights beyond which a density is not linear between them;
+# the least and the largest height relative to the mean, in float32.
+_START, _STEEPEST, _SMALL, _LARGE = 7, 4.0, 1e-20, 1e5
+# The largest number of levels; the tolerated error of the mass before the last two steps, and where
+# it jumps; the length of the last step relative to the distance to the height of an extremum.
+_LEVELS, _CLOSE, _ENOUGH, _SHORT = 60, 1e-5, 1e-10, 0.1
 # Levels beyond this ratio differ in their order of magnitude: their middle is the geometric mean.
 _WIDE = 4.0
-# Relative errors: of the level at a root, and of a breakpoint as the location of a jump.
-_MISSED, _AWAY = 1e-6, 1e-12
+# Relative errors: of the level at a root, by the number of Newton steps and at most; of a height as
+# that of an extremum; of a breakpoint as the location of a jump.
+_INEXACT, _MISSED, _APART, _AWAY = {2: 1e-7, 3: 1e-12}, 1e-6, 1e-12, 1e-12
+# The error of the level at a root, relative to the distance to the height at an end of its cell.
+_CLOSER = 1e-4
 # A density is level between two locations if it changes by less than this, relative to the level.
 _LEVEL = 1e-10
 # Roundings of heights that count as one.
-_ROUNDING = 16
+_ROUNDING = 64
 
 
 class _Univariate(Protocol):
@@ -56,11 +63,11 @@ def highest_density(p: _Univariate, mass: Tensor, cuts: Tensor) -> Tensor:
         cuts: Locations (*batch, J) between which the density is smooth, padded with NaN.
     """
     q, mass = p.detach(), mass.double()
-    breakpoints = sort_cuts(cuts.double())
+    breakpoints = _ascending(cuts)
     with torch.no_grad():
-        grid = _Grid(q, breakpoints.detach())
-        edges = _Edges(q, grid, _level(q, grid, mass.detach()))
-    t = edges.polished(p, q, mass, breakpoints)
+        grid = _Grid.of(q, breakpoints.detach())
+        edges = _Edges(q, grid, _level(q, grid, mass.detach()), 3)
+    t = edges.polished(p, mass, breakpoints)
     return t.unflatten(0, (-1, 2)).movedim((0, 1), (-2, -1))
 
 
@@ -69,8 +76,8 @@ def _level(q: _Univariate, grid: "_Grid", mass: Tensor) -> Tensor:
 
     A step goes along the parabola that has the mass and its slope at the level, and the mass at the
     other end of the bracket: next to an extremum the level is quadratic in the mass. Steps that
-    leave the bracket become bisections. Once half of the densities have converged, the loop goes on
-    with the others.
+    leave the bracket become bisections, and none crosses the height of an extremum. Densities that
+    have converged leave the loop.
     """
     level = grid.level_of(mass)
     shape, levels = level.shape, level.flatten().clone()
@@ -79,29 +86,38 @@ def _level(q: _Univariate, grid: "_Grid", mass: Tensor) -> Tensor:
     gap_low, gap_high = mass - 1, mass
     for _ in range(_LEVELS):
         edges = _Edges(q, grid, level)
-        gap, slope = mass - edges.mass(q, edges.t), edges.slope(q)
-        enough, met = gap <= _CLOSE, gap.abs() <= _CLOSE
+        gap, slope = mass - edges.mass(q, edges.t), edges.rate
+        enough = gap <= _ENOUGH
         low, high = torch.where(enough, level, low), torch.where(enough, high, level)
         gap_low, gap_high = torch.where(enough, gap, gap_low), torch.where(enough, gap_high, gap)
-        done = met | (high - low <= _ROUNDING * 2.0**-52 * high)
-        # Where the mass jumps, no level meets it: `low` is the one with more mass.
-        levels[rows] = torch.where(met, level, low).flatten()
-        if bool(done.all()):
-            break
         away = torch.where(enough, high, low) - level
         rise = torch.where(enough, gap_high, gap_low) - gap
         rate = torch.where(slope < 0, slope, -1.0)
         # A level of another order of magnitude says nothing of the bend.
         bend = torch.where(away <= _WIDE * level, away + rise / rate, 0.0)
         step = gap / rate + bend * (gap / rise).square()
-        inside = (low < level + step) & (level + step < high)
-        safe = (slope < 0) & inside
+        safe = (slope < 0) & (low < level + step) & (level + step < high)
+        ended = high - low <= _ROUNDING * 2.0**-52 * high
         wide = (low > 0) & (high > _WIDE * low)
         middle = torch.where(wide, low.sqrt() * high.sqrt(), low + (high - low) / 2)
-        step = torch.where(safe, step, middle - level)
-        level = level + torch.where(done, 0.0, step)
-        remaining = ~done
-        if 2 * int(remaining.sum()) <= remaining.numel():
+        target = torch.where(safe, level + step, middle)
+        # An interval begins or ends at the height of an extremum, and the mass bends most there.
+        extrema, apart = grid.extrema, _APART * level
+        floor = torch.where(extrema < level - apart, extrema, 0.0).amax(0)
+        ceiling = torch.where(extrema > level + apart, extrema, math.inf).amin(0)
+        target = torch.minimum(torch.maximum(target, floor), ceiling)
+        # The last step says where the mass is if it is short beside the way to an extremum.
+        near = (extrema - level).abs().amin(0)
+        safe &= (target - level).abs() <= _SHORT * near
+        met = gap.abs() <= torch.where(safe, _CLOSE, _ENOUGH)
+        target = torch.where(met & ~safe, level, target)
+        # Where the mass jumps, no level meets it: `low` is the one with more mass.
+        level = torch.where(ended & ~met, low, target)
+        levels[rows] = level.flatten()
+        remaining = ~(met | ended)
+        if not bool(remaining.any()):
+            break
+        if 4 * int(remaining.sum()) <= 3 * remaining.numel():
             q, grid, rows = q[remaining], grid.take(remaining), rows[remaining.flatten()]
             state = mass, level, low, high, gap_low, gap_high
             mass, level, low, high, gap_low, gap_high = (x[remaining] for x in state)
@@ -117,85 +133,124 @@ def mass_above(q: _Univariate, value: Tensor, cuts: Tensor) -> Tensor:
         value: Locations (*batch).
         cuts: Locations (*batch, J) between which the density is smooth, padded with NaN.
     """
-    level = q.prob(value.double())
-    edges = _Edges(q, _Grid(q, sort_cuts(cuts.double())), level)
+    # A peak that only rounding puts above the level has no mass.
+    level = q.prob(value.double()) * (1 + _ROUNDING / 2 * 2.0**-52)
+    edges = _Edges(q, _Grid.of(q, _ascending(cuts)), level, 3)
     return torch.where(level > 0, edges.mass(q, edges.t), 1.0)
 
 
-class _Grid:
-    """Locations between breakpoints (J, *batch), and the heights of a density there."""
+class _Grid(NamedTuple):
+    """Locations between breakpoints, `size` for each piece, and the heights of a density there."""
 
-    def __init__(self, q: _Univariate, breakpoints: Tensor) -> None:
-        count = len(breakpoints) - 1
-        self.count = min(max(_LOCATIONS // count, _LEAST), _MOST)
+    t: Tensor
+    heights: Tensor
+    extrema: Tensor  # Heights
+    breakpoints: Tensor
+    size: int
+
+    @classmethod
+    def of(cls, q: _Univariate, breakpoints: Tensor) -> "_Grid":
+        """Return a grid of even locations, those next to extrema moved there."""
+        count = min(max(_LOCATIONS // (len(breakpoints) - 1), _LEAST), _MOST)
         low, high = breakpoints[:-1], breakpoints[1:]
         step = _ROUNDING * 2.0**-54 * torch.maximum(low.abs(), high.abs())
         # Nothing happens between two breakpoints that are the same up to rounding.
         empty = high - low <= 4 * step
         first, last = (torch.where(empty, low - step, x) for x in (low + step, high - step))
-        fraction = torch.linspace(0, 1, self.count, dtype=low.dtype, device=low.device)
-        fraction = fraction.reshape(-1, *(1,) * low.dim())
-        t = torch.lerp(first, last, fraction).movedim(0, 1)
-        t = torch.cat([t[:, :-1], last.unsqueeze(1)], 1)
-        self.t, self.breakpoints = t.flatten(0, 1), breakpoints
-        self.heights = _heights(q, self.t)
-        for _ in range(_EXTREMA):
-            self._sharpen(q)
+        fraction = torch.linspace(0, 1, count, dtype=low.dtype, device=low.device)
+        fraction = fraction.reshape(-1, *(1,) * (low.dim() - 1))
+        t = torch.lerp(first.unsqueeze(1), last.unsqueeze(1), fraction)
+        t[:, -1] = last
+        heights = _heights(q, t.flatten(0, 1)).reshape(t.shape)
+        extrema = _move_to_extrema(q, t, heights)
+        return cls(t.flatten(0, 1), heights.flatten(0, 1), extrema, breakpoints, count)
 
     def take(self, rows: Tensor) -> "_Grid":
         """Return the locations of some densities, by a mask."""
-        new = copy.copy(self)
-        for name in ("t", "heights", "breakpoints"):
-            setattr(new, name, getattr(self, name)[:, rows])
-        return new
-
-    def _sharpen(self, q: _Univariate) -> None:
-        """Move locations toward extrema between their neighbors, by a parabola."""
-        rise = self.heights.diff(dim=0)
-        rank = torch.arange(len(rise), device=rise.device) % self.count
-        rank = rank.reshape(-1, *(1,) * (rise.dim() - 1))[1:]
-        # Next to the first and the last location, which stay, there may be one of a monotone three.
-        near = (rank == 1) | (rank == self.count - 2)
-        candidate = (rise[1:] * rise[:-1] <= 0) | near
-        candidate &= (rank > 0) & (rank < self.count - 1) & ((rise[1:] != 0) | (rise[:-1] != 0))
-        row, present = _true_rows(torch.cat([torch.zeros_like(candidate[:1]), candidate]))
-        rows = (row - 1).clamp_min(0), row, row + 1
-        (a, b, c), (u, v, w) = ([x.gather(0, i) for i in rows] for x in (self.t, self.heights))
-        highest, lowest = torch.maximum(u, w), torch.minimum(u, w)
-        extreme, rank = (v >= highest) | (v <= lowest), row % self.count
-        start = torch.where(extreme | (rank == 1), a, b)
-        end = torch.where(extreme | (rank == self.count - 2), c, b)
-        # The vertex of the parabola through three points, as in Brent (1973), ch. 5.
-        lower_area, upper_area = (b - a) * (v - w), (b - c) * (v - u)
-        step = ((b - a) * lower_area - (b - c) * upper_area) / (2 * (lower_area - upper_area))
-        moved = b - torch.where(step.isfinite(), step, 0.0)
-        inside = present & (start < moved) & (moved < end)
-        height = _heights(q, torch.where(inside, moved, b))
-        better = (height > torch.maximum(highest, v)) | (height < torch.minimum(lowest, v))
-        for x, new, old in ((self.t, moved, b), (self.heights, height, v)):
-            x.scatter_(0, row, torch.where(inside & better, new, old))
+        t, heights, extrema, breakpoints = (x[:, rows] for x in self[:4])
+        return _Grid(t, heights, extrema, breakpoints, self.size)
 
     def level_of(self, mass: Tensor) -> Tensor:
-        """Return about the level of a mass (*batch)."""
-        t, heights = (x.unflatten(0, (-1, self.count)) for x in (self.t, self.heights))
-        u, v = heights[:, :-1], heights[:, 1:]
-        # Harmonic means of heights, as one of them may be almost infinite at a pole.
-        half = t.diff(dim=1).clamp_min(0) * v * (u / (u + v)).nan_to_num(0.0)
-        zero = torch.zeros_like(half[:, :1])
-        masses = (torch.cat([half, zero], 1) + torch.cat([zero, half], 1)).flatten(0, 1)
-        # The mass above a height: trapezoidal masses, summed in the order of heights.
-        # Sorts are fast along the last axis.
-        heights, masses = (x.movedim(0, -1).contiguous() for x in (self.heights, masses))
-        order = heights.argsort(-1, descending=True)
-        heights = heights.gather(-1, order)
-        cumulative = masses.gather(-1, order).cumsum(-1)
-        goal = mass.unsqueeze(-1) * cumulative[..., -1:]
-        rank = (cumulative < goal).sum(-1, keepdim=True).clamp_max(heights.shape[-1] - 1)
-        return heights.gather(-1, rank).squeeze(-1)
+        """Return about the level of a mass (*batch), as if densities were linear on the grid."""
+        t, heights = (x.unflatten(0, (-1, self.size)) for x in (self.t, self.heights))
+        width = t.diff(dim=1).clamp_min(0).flatten(0, 1)
+        width = width / width.sum(0)
+        u, v = heights[:, :-1].flatten(0, 1), heights[:, 1:].flatten(0, 1)
+        low, high = torch.minimum(u, v), torch.maximum(u, v)
+        mean = (low * width).sum(0).clamp_min(1e-300)
+        low = (low / mean).clamp_min(_SMALL)
+        # One of the heights may be almost infinite, at a pole.
+        high = torch.minimum((high / mean).clamp_min(2 * _SMALL), _STEEPEST * low.clamp_min(1))
+        rate = 1 / torch.maximum(high - low, 1e-6 * high)
+        start, rate, rectangle, triangle = (
+            x.float() for x in (high * rate, rate, width * high, width * (high - low) / 2)
+        )
+        total, top = (rectangle - triangle).sum(0), high.amax(0).clamp(max=_LARGE).float()
+        goal = mass.float() * total
+
+        def excess(x: Tensor) -> Tensor:
+            share = torch.addcmul(start, rate, x / (x - 1)).clamp_(0, 1)
+            return goal - torch.addcmul(rectangle, share, triangle, value=-1).mul_(share).sum(0)
+
+        # Levels of all sizes are in a short bracket for x = level / (level + mean).
+        x = increasing_root(excess, torch.zeros_like(total), top / (top + 1), _START)
+        return mean * (x / (1 - x)).double()
+
+
+def _move_to_extrema(q: _Univariate, t: Tensor, heights: Tensor) -> Tensor:
+    """Move locations (J, count, *batch) to extrema between their neighbors; return heights there.
+
+    The heights (n, *batch) contain all extrema that are found, the largest height, and others.
+    """
+    count, flat = t.shape[1], heights.flatten(0, 1)
+    sign = torch.sign(flat.diff(dim=0))
+    candidate = torch.zeros_like(heights, dtype=torch.bool)
+    candidate.flatten(0, 1)[1:-1] = sign[1:] != sign[:-1]
+    # Beside the ends of a piece, which stay, there may be one of a monotone three.
+    for first, second, third in ((0, 1, 2), (-1, -2, -3)):
+        x, y, z = (heights[:, k] for k in (first, second, third))
+        candidate[:, second] |= (y - x).abs() < (z - y).abs()
+    candidate[:, 0] = candidate[:, -1] = False
+    row, present = _true_rows(candidate.flatten(0, 1))
+    a, b, c = (t.flatten(0, 1).gather(0, (row + k).clamp_min(0)) for k in (-1, 0, 1))
+    u, v, w = (flat.gather(0, (row + k).clamp_min(0)) for k in (-1, 0, 1))
+    rank = row % count
+    for _ in range(_EXTREMA):
+        extreme = (v >= torch.maximum(u, w)) | (v <= torch.minimum(u, w))
+        start = torch.where(extreme | (rank == 1), a, b)
+        end = torch.where(extreme | (rank == count - 2), c, b)
+        # The vertex of the parabola through three points, as in Brent (1973), ch. 5.
+        lower_area, upper_area = (b - a) * (v - w), (b - c) * (v - u)
+        shift = ((b - a) * lower_area - (b - c) * upper_area) / (2 * (lower_area - upper_area))
+        # Close to the end of a piece, a height tells whether there is an extremum before the first.
+        close = _BESIDE * (end - start)
+        moved = (b - shift.nan_to_num(0.0, 0.0, 0.0)).clamp(start + close, end - close)
+        moved = torch.where(present, moved, b)
+        height = _heights(q, moved)
+        three = torch.stack([u, v, w])
+        better = (height > three.amax(0)) | (height < three.amin(0))
+        if not bool(better.any()):
+            break
+        # The next parabola is through the best location and its neighbors.
+        other, beside = torch.where(better, b, moved), torch.where(better, v, height)
+        b, v = torch.where(better, moved, b), torch.where(better, height, v)
+        left, right = ((extreme | better) & x for x in (other < b, other > b))
+        a, u = torch.where(left, other, a), torch.where(left, beside, u)
+        c, w = torch.where(right, other, c), torch.where(right, beside, w)
+    row = torch.where(present, row, 0)
+    for values, moved in ((t, b), (heights, v)):
+        values = values.flatten(0, 1)
+        values.scatter_(0, row, torch.where(present, moved, values[:1]))
+    return torch.cat([torch.where(present, v, 0.0), heights.amax((0, 1)).unsqueeze(0)])
+
+
+def _ascending(cuts: Tensor) -> Tensor:
+    """Return cuts (*batch, J) as (J, *batch) in ascending order, in a layout that grids share."""
+    return sort_cuts(cuts.double()).contiguous()
 
 
 def _heights(q: _Univariate, t: Tensor) -> Tensor:
-    return q.prob(t).double().nan_to_num(0.0).clamp(max=1e300)
+    return q.prob(t).double().nan_to_num(0.0, 1e300).contiguous()
 
 
 def _true_rows(mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -203,41 +258,49 @@ def _true_rows(mask: Tensor) -> tuple[Tensor, Tensor]:
 
     The second result is the mask of the entries that are rows.
     """
-    n, most = len(mask), int(mask.sum(0).amax()) if mask.numel() else 2
-    row = torch.arange(n, device=mask.device).reshape(-1, *(1,) * (mask.dim() - 1))
-    row = torch.where(mask, row, n).movedim(0, -1).contiguous()
-    # Faster than a sort of all rows.
-    row = row.topk(most, largest=False).values.movedim(-1, 0)
-    return torch.where(row < n, row, 0), row < n
+    batch = mask.shape[1:]
+    row, column = mask.reshape(len(mask), batch.numel()).nonzero().unbind(-1)
+    column, order = column.sort(stable=True)
+    counts = column.bincount(minlength=batch.numel())
+    rank = torch.arange(len(column), device=mask.device) - (counts.cumsum(0) - counts)[column]
+    shape = int(counts.amax()) if batch.numel() else 2, batch.numel()
+    rows, present = row.new_zeros(shape), mask.new_zeros(shape)
+    rows[rank, column], present[rank, column] = row[order], True
+    return rows.reshape(shape[0], *batch), present.reshape(shape[0], *batch)
 
 
 class _Edges:
     """Ends (K, *batch) of the intervals {q >= level}: lower ones and upper ones by turns."""
 
-    def __init__(self, q: _Univariate, grid: _Grid, level: Tensor) -> None:
+    def __init__(self, q: _Univariate, grid: _Grid, level: Tensor, steps: int = 2) -> None:
         self.level, breakpoints = level, grid.breakpoints
         above = grid.heights >= level * (1 - _ROUNDING * 2.0**-52)
         outside = torch.zeros_like(above[:1])
-        change = torch.cat([outside, above]) ^ torch.cat([above, outside])
-        index, self.present = _true_rows(change)
+        index, self.present = _true_rows(torch.cat([outside, above]) ^ torch.cat([above, outside]))
         sign = torch.where(torch.arange(len(index), device=level.device) % 2 == 0, -1.0, 1.0)
         self.sign = sign.to(level).reshape(-1, *(1,) * level.dim())
         # q jumps between the last location before a breakpoint and the first one after it.
-        self.moving = self.present & (index % grid.count != 0)
-        piece, last = index // grid.count, len(grid.t) - 1
-        self.low, self.high = (
-            grid.t.gather(0, i.clamp(0, last)) for i in (index - 1, index.clamp(max=last))
-        )
+        between = self.present & (index % grid.size != 0)
+        piece = index // grid.size
+        rows = [i.clamp(0, len(grid.t) - 1) for i in (index - 1, index)]
+        self.low, self.high = (grid.t.gather(0, i) for i in rows)
         low, high = (
-            torch.where(self.moving, x, end)
+            torch.where(between, x, end)
             for x, end in ((self.low, breakpoints[:1]), (self.high, breakpoints[-1:]))
         )
 
-        def excess(t: Tensor) -> Tensor:
-            return torch.where(self.moving, self.sign * (level - q.prob(t)), 0.0)
-
-        root = increasing_root(excess, low, high)
-        between, self.moving = self.moving, self.moving & (excess(root).abs() <= _MISSED * level)
+        cells = torch.stack([low, high, *(grid.heights.gather(0, i) for i in rows)])
+        solved = _roots(q, level, cells, between, steps)
+        # Next to an extremum roots move far with the level.
+        near = (cells[2:] - level).abs().amin(0)
+        tolerated = torch.minimum(_INEXACT[steps] * level, _CLOSER * near)
+        late = between & ~(solved[1] <= tolerated)
+        if bool((late := late.any(0)).any()):
+            solved[:, :, late] = _roots(
+                q[late], level[late], cells[:, :, late], between[:, late], 0
+            )
+        root, error, slopes = solved
+        self.moving = between & (error <= _MISSED * level)
         # Breakpoints may have rounding errors, so that a jump is next to them.
         following = breakpoints.gather(0, (piece + 1).clamp_max(len(breakpoints) - 1))
         is_next = (following - root).abs() < (root - breakpoints.gather(0, piece)).abs()
@@ -245,43 +308,60 @@ class _Edges:
         ends = breakpoints.gather(0, self.breakpoint)
         is_near = (ends - root).abs() <= _AWAY * root.abs()
         self.t = torch.where(between & (self.moving | ~is_near), root, ends)
+        # An end does not move where the density is level but for rounding.
+        steep = slopes.abs() * (self.high - self.low) > _LEVEL * level
+        self.slopes = torch.where(self.moving & steep, slopes, math.inf)
+        # An end with q(t) = c moves by dt/dc = 1/q'(t), and the mass there changes by c dt.
+        self.rate = (self.sign * level / self.slopes).sum(0)
 
     def mass(self, p: _Univariate, t: Tensor) -> Tensor:
         """Return the mass of the intervals with ends t."""
         return torch.where(self.present, self.sign * p.cdf(t), 0.0).sum(0)
 
-    def slopes(self, q: _Univariate) -> Tensor:
-        """Return the derivatives (K, *batch) of q at ends that move, infinite elsewhere.
-
-        An end does not move where the density is level but for rounding.
-        """
-        with torch.enable_grad():
-            t = self.t.detach().requires_grad_()
-            (slopes,) = torch.autograd.grad(q.prob(t).sum(), t)
-        steep = slopes.abs() * (self.high - self.low) > _LEVEL * self.level
-        return torch.where(self.moving & steep, slopes.double(), math.inf)
-
-    def slope(self, q: _Univariate) -> Tensor:
-        """Return the derivative (*batch) of the mass in the level c, 0 if no end moves.
-
-        An end with q(t) = c moves by dt/dc = 1/q'(t), and the mass there changes by c dt.
-        """
-        return (self.sign * self.level / self.slopes(q)).sum(0)
-
-    def polished(self, p: _Univariate, q: _Univariate, mass: Tensor, breakpoints: Tensor) -> Tensor:
+    def polished(self, p: _Univariate, mass: Tensor, breakpoints: Tensor) -> Tensor:
         """Return ends (K, *batch), NaN where there is none, after a Newton step for all at once."""
-        with torch.no_grad():
-            slopes = self.slopes(q)
-            rate = (self.sign * self.level / slopes).sum(0)
         ends = breakpoints.gather(0, self.breakpoint)
         start = torch.where(self.t == ends.detach(), ends, self.t)
         excess = torch.where(self.moving, p.prob(start) - self.level, 0.0)
-        gap = mass - self.mass(p, start) + (self.sign * self.level * excess / slopes).sum(0)
+        gap = mass - self.mass(p, start) + (self.sign * self.level * excess / self.slopes).sum(0)
         # Newton's step: ends move by (dc - excess)/q' to the level c + dc, and c times the sum of
         # their signed steps is the gap in mass.
-        meets = (mass - self.mass(q, self.t)).detach().abs() <= 1e-6
-        change = torch.where((rate < 0) & meets, gap / torch.where(rate < 0, rate, -1.0), 0.0)
-        t = start + (change - excess) / slopes
+        meets = (self.rate < 0) & (gap.detach().abs() <= _CLOSE)
+        change = torch.where(meets, gap / torch.where(meets, self.rate, -1.0), 0.0)
+        t = start + (change - excess) / self.slopes
         t = torch.minimum(torch.maximum(t.detach(), self.low), self.high) + (t - t.detach())
         t = torch.where(self.moving, t, start)
         return torch.where(self.present, t, math.nan)
+
+
+def _roots(q: _Univariate, level: Tensor, cells: Tensor, between: Tensor, steps: int) -> Tensor:
+    """Return roots of q = level, about what is missed there, and slopes of q beside them.
+
+    Args:
+        q: Densities (*batch).
+        level: Levels (*batch).
+        cells: Lower and upper ends that bracket the roots, and heights there (4, K, *batch).
+        between: Which ends (K, *batch) are no breakpoints.
+        steps: Newton steps from the root of the chord; 0 for a search before the last one.
+    """
+    low, high, u, v = cells
+    if steps:
+        t = low + (high - low) * ((level - u) / (v - u)).nan_to_num(0.5).clamp(0, 1)
+    else:
+        sign = torch.sign(v - u)
+        t = increasing_root(
+            lambda t: torch.where(between, sign * (q.prob(t) - level), 0.0), low, high
+        )
+    for _ in range(max(steps, 1)):
+        with torch.enable_grad():
+            t = t.requires_grad_()
+            height = q.prob(t)
+            (slopes,) = torch.autograd.grad(height.sum(), t)
+        t, height, slopes = t.detach(), height.detach(), slopes.double()
+        missed = torch.where(between, level - height, 0.0)
+        # A step is taken where it helps, as the slope of the chord and the one at its root tell.
+        step, width = missed / slopes, high - low
+        after = step.square() * (slopes.abs() + (slopes - (v - u) / width).abs()) / width
+        helps = (after < missed.abs()) & (low <= t + step) & (t + step <= high)
+        t, error = torch.where(helps, t + step, t), torch.where(helps, after, missed.abs())
+    return torch.stack([t, error, slopes])
