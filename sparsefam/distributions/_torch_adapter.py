@@ -472,6 +472,7 @@ class TorchUnivariate(TorchDensity, Univariate):
         if below is None:
             return super()._tail(value, upper, log)
         tail = torch.where(upper, 1 - below, below)
+        # A difference has lost its digits there, and torch's approximations are absolute.
         small = tail < _SMALL
         if values_are_readable(small) and not small.any():
             return tail

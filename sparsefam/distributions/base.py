@@ -44,6 +44,7 @@ class BatchIndexError(IndexError, ValueError):
     """An index that does not fit the batch of a density."""
 
 
+# Not a property, which would not let families set an alpha of their own.
 class _Ones:
     """The entropic index of a density without another: 1 (*batch)."""
 
@@ -286,6 +287,7 @@ class SparseDistribution(TorchDistribution):
     def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
         self.escort(beta)  # refuses all but 1
         nodes, weights = self.quadrature()
+        # Centered first: E[fg] - E[f]E[g] would cancel.
         f, g = (basis(nodes) for basis in (phi, psi))
         f, g = (x - (weights.unsqueeze(-1) * x).sum(0) for x in (f, g))
         return torch.einsum("q...,q...m,q...n->...mn", weights, f, g)

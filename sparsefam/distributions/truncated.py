@@ -153,6 +153,7 @@ class Truncated(Univariate):
         panels.log_mass = self._log_mass
         return panels
 
+    # The coordinate is the base's, in which powers at its ends and heavy tails are resolved.
     def _restricted(self) -> Panels:
         """Return the panels of the base between the ends."""
         base: Univariate = self.base

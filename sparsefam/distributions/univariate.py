@@ -164,14 +164,20 @@ class Univariate(SparseDistribution):
     def _panels(self) -> Panels:
         """The density on subintervals, which integrate what has no formula."""
         line = self._coordinate
-        edges: Any = line.rough
+        edges = cast(Tensor, line.rough)
         if len(edges) > 2:
             # Between two peaks at breakpoints the density may not matter.
             middles = (edges[:-1] + edges[1:]) / 2
             edges = torch.cat([torch.stack([edges[:-1], middles], 1).flatten(0, 1), edges[-1:]])
-        options: Any = {"region": self.__dict__.get("_region"), "log_mass": self._log_mass}
-        shares = _SHARES if len(edges) == 2 else _SHARES[::2]
-        return Panels(self._log_q, line, self._ends(), edges=edges, shares=shares, **options)
+        return Panels(
+            self._log_q,
+            line,
+            self._ends(),
+            edges=edges,
+            region=self.__dict__.get("_region"),
+            shares=_SHARES if len(edges) == 2 else _SHARES[::2],
+            log_mass=self._log_mass,
+        )
 
     @property
     def _coordinate(self) -> Coordinate:
@@ -204,6 +210,8 @@ class Univariate(SparseDistribution):
         # A location inside, where gradients are taken of values that are not selected.
         self._peak = zeros
         self._frame = torch.stack([zeros, zeros + 1], -1)
+        # Where f is worth a look is unknown at first: the scale is searched for by its order of
+        # magnitude, then the range above 1e-80 of the peak by dividing what is left.
         if low is None or high is None:
             self._frame = self._first_frame(low, high)
         if low is None and high is None:  # around the peak
@@ -451,6 +459,8 @@ class Univariate(SparseDistribution):
         if torch.is_grad_enabled() and not self.has_rsample:
             raise NotImplementedError("rsample needs a support of one interval: use sample")
         shape = self._extended_shape(sample_shape)
+        # In float64, as one in 2^24 draws of float32 would be 0; never 0, which has no quantile
+        # where there is no end.
         uniform = torch.rand(shape, dtype=torch.float64, device=self._like.device)
         return self._rounded(self._inverse(uniform.clamp_min(2.0**-54)))
 
@@ -475,6 +485,7 @@ class Univariate(SparseDistribution):
     def variance(self) -> Tensor:
         """Variance (*batch); not finite if there is none."""
         nodes, weights = self._panels.rule()
+        # Around the mean by the same nodes, as E[t^2] - E[t]^2 would cancel.
         offset = nodes - (weights * nodes).sum(0)
         return self._moment("variance", 2, weights * offset.square()).to(self._like.dtype)
 

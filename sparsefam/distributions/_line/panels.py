@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
@@ -206,9 +206,16 @@ class Panels:
             for x in (self._edges[1:-1], self._places)
         )
         edges = torch.cat([low.unsqueeze(0), inner, high.unsqueeze(0)])
-        options: Any = {"edges": edges, "region": region, "chart": self._chart}
-        ends, shares = (a, b), self._shares
-        return Panels(self._log_p, self.line, ends, places=places, shares=shares, **options)
+        return Panels(
+            self._log_p,
+            self.line,
+            (a, b),
+            places=places,
+            edges=edges,
+            region=region,
+            shares=self._shares,
+            chart=self._chart,
+        )
 
     def _log_p(self, t: Tensor) -> Tensor:
         """Return the log density with its constant."""
@@ -225,6 +232,7 @@ class Panels:
     def tail(self, t: Tensor, upper: Tensor, log: bool = False) -> Tensor:
         """Return the mass below, or above, locations in the support, or its logarithm."""
         mass = self._share(t, upper)
+        # Panels end where the density is negligible for the whole, but not for such a tail.
         far = mass.detach() < _KNOWN
         if values_are_readable(far) and not far.any():
             return log_positive(mass) if log else mass
@@ -280,11 +288,13 @@ class Panels:
         line, (first, last) = self.line, self.ends
         cuts, below, masses = self._pieces()
         goal = value * below[..., -1]
+        # The piece on which the distribution function, a polynomial there, takes the value.
         series, known = _integral_series(masses.detach()), goal.detach()
         # All Legendre polynomials are 1 at the upper end.
         piece = (series.sum(0)[..., :-1] <= known.unsqueeze(-1)).sum(-1, keepdim=True)
         coefficients = [entries_of(x, piece) for x in series]
-        # Newton steps follow.
+        # The error of the polynomial is absolute, so that a closer root would be no better. Newton's
+        # steps follow, with the mass between there and the end of the panel by nodes of its own.
         close = _NEAR * known * torch.minimum(1 - value, value).detach() / value.detach()
 
         def missing(x: Tensor) -> Tensor:
@@ -339,7 +349,8 @@ class Panels:
             nodes, weights = self.rule(order, psi)
             means: Tensor = (weights.unsqueeze(-1) * psi(nodes)).sum(0)
             return means
-        # Each function where it is not negligible, with cuts of its own.
+        # Each function where it is not negligible, with cuts of its own: a narrow one would fall
+        # between the nodes of the density.
         low, high = (self._onto(self._aligned(x)) for x in psi.effective_support)
         quarters = self._aligned(low.new_tensor([0.0, 0.25, 0.5, 0.75, 1.0])).unsqueeze(1)
         cuts = _join(self._cuts_with(psi).unsqueeze(1), low + quarters * (high - low))
@@ -354,6 +365,7 @@ class Panels:
         places = [x for low, high in ends for x in (low, (low + high) / 2, high)]
         nodes, weights = self.rule(_FINE, Stack(phi, psi), places)
         f, g = (basis(nodes) for basis in (phi, psi))
+        # Centered first: E[fg] - E[f]E[g] would cancel.
         f, g = (x - (weights.unsqueeze(-1) * x).sum(0) for x in (f, g))
         return torch.einsum("q...,q...m,q...n->...mn", weights, f, g)
 
@@ -374,7 +386,7 @@ def on_line(
 ) -> Panels:
     """Return the panels between cuts (*batch, J), outside of which no mass matters."""
     line = Line(32, 1, 32, sort_cuts(cuts))
-    places: Any = line.rough
+    places = cast(Tensor, line.rough)
     return Panels(log_density, line, ends, places=places, edges=places[[0, -1]])
 
 
