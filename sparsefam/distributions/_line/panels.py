@@ -293,7 +293,7 @@ class Panels:
         # All Legendre polynomials are 1 at the upper end.
         piece = (series.sum(0)[..., :-1] <= known.unsqueeze(-1)).sum(-1, keepdim=True)
         coefficients = [entries_of(x, piece) for x in series]
-        # The error of the polynomial is absolute, so that a closer root would be no better. Newton's
+        # The error of the polynomial is absolute, so that a closer root would be no better. Newton
         # steps follow, with the mass between there and the end of the panel by nodes of its own.
         close = _NEAR * known * torch.minimum(1 - value, value).detach() / value.detach()
 
