@@ -50,7 +50,7 @@ CASES: dict[str, tuple[int, int, dict[str, Any]]] = {
 COMPILED = (
     *("quadratic, L = 128", "quadratic, L = 256", "quadratic, L = 512"),
     *("quadratic, learned α, L = 256", "mixture of 8, L = 256", "moments, L = 256"),
-    *("local, 8 heads, L = 256"),
+    "local, 8 heads, L = 256",
 )
 
 
