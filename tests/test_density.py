@@ -10,7 +10,7 @@ from battery import DOUBLE
 from refusals import refused
 from scipy import stats
 from torch import Tensor
-from torch.distributions import kl_divergence
+from torch.distributions import Cauchy, kl_divergence
 
 from sparsefam import Density, Mixture, Normal, Truncated, TruncatedParabola, bases
 
@@ -97,10 +97,15 @@ def test_quantities_scale_with_the_unit(name: str, unit: float) -> None:
     assert torch.stack(found).abs().max() < 10 * close
 
 
-def test_moments_that_do_not_exist_are_infinite() -> None:
+def test_moments_that_do_not_exist_are_infinite_or_nan() -> None:
     p = make(lambda t, a: -a * torch.log1p(t.square()), -math.inf, math.inf, a=1.0)
     assert p.entropy().item() == pytest.approx(math.log(4 * math.pi), abs=1e-12)
-    assert p.mean.isinf() and p.variance.isinf()
+    assert p.mean.isnan() and p.variance == math.inf
+    # The tail that is left has the sign.
+    cut = Truncated(p, torch.tensor([2.0, -math.inf, 2.0]), torch.tensor([math.inf, 2.0, 3.0]))
+    assert cut.mean[:2].tolist() == [math.inf, -math.inf]
+    between = Truncated(Cauchy(*torch.tensor([0.0, 1.0], dtype=DOUBLE)), 2.0, 3.0)
+    torch.testing.assert_close(cut.mean[2], between.mean)
 
 
 def test_densities_mix_truncate_and_compare() -> None:

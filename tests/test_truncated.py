@@ -139,6 +139,10 @@ def test_moments_that_do_not_exist_are_not_finite() -> None:
     assert not (half.mean[1].isfinite() or half.variance[1].isfinite())
     heavy = Truncated(td.StudentT(number(1.5)), 0.0)
     assert heavy.mean.isfinite() and heavy.variance == math.inf
+    # Of a class about whose tails nothing is known.
+    weights = td.Categorical(torch.ones(2).double())
+    mixed = Truncated(td.MixtureSameFamily(weights, td.StudentT(number([0.5, 3.0]))), 2.0)
+    assert mixed.mean == math.inf and Truncated(mixed.base, 2.0, 9.0).mean.isfinite()
 
 
 def test_a_gap_of_the_base_is_kept() -> None:

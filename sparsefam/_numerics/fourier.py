@@ -71,8 +71,8 @@ _SLACK = 1e-4
 class Waves(NamedTuple):
     """The waves that add up to Gaussian functions, and where the functions are not negligible."""
 
-    low: float
-    high: float
+    low: float  # Below it all functions are negligible,
+    high: float  # and above it
     period: float
     number: int  # K
     width: float  # Standard deviation of the narrowest function
@@ -80,7 +80,11 @@ class Waves(NamedTuple):
 
     @property
     def start(self) -> float:
-        """The location from which phases are counted: all centers are on its right."""
+        """The location from which phases are counted, left of all centers.
+
+        The sum of waves repeats the functions in every period. Supports of densities, and thus
+        centers, lie between the copy on the left, which ends here, and the one on the right.
+        """
         return self.high - self.period
 
     @property
@@ -91,7 +95,7 @@ class Waves(NamedTuple):
 
     @property
     def longest(self) -> float:
-        """The largest half-width of a support that does not reach the next period."""
+        """The largest half-width of a support between the copies of the next periods."""
         return self.period - 0.5 * (self.high - self.low)
 
     @property
@@ -366,10 +370,15 @@ def expect_shifted(
 
 
 def _slope_factors(half: Tensor, powers: Tensor, length: float) -> Tensor:
-    """Return the factors of coefficients in the slopes of phi = 1 - s^2 h, given powers u^j of h.
+    """Return factors (..., J) with which coefficients h_j add up to the slope of phi in s.
 
-    The slope is -2 s h - s^2 h', which has u^j with -2 s h_j, and u^(j - 1) with -j s^2 h_j over
-    the length of a cell.
+    On a cell phi = 1 - s^2 sum_j h_j u^j, where du/ds = 1/length. Hence the factor of h_j is
+    -2 s u^j - s^2 j u^(j - 1)/length.
+
+    Args:
+        half: Half-widths s (...).
+        powers: Powers u^j (..., J).
+        length: Of a cell.
     """
     half, order = half.unsqueeze(-1), torch.arange(1, powers.shape[-1], device=half.device)
     factors = powers * (-2 * half)

@@ -244,14 +244,19 @@ def _by_regime(pairs: tuple[Tensor, Tensor, Tensor, Tensor], orders: _Orders) ->
 
 
 def _select(mask: Tensor, pairs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], list[Tensor]]:
-    """Return the indices where a mask is true, and the entries: whole rows if it has one column."""
+    """Return the index of the pairs for which a mask is true, and the entries of tensors there.
+
+    Pairs are those of densities and functions. Their tensors broadcast to the shape (..., N) of the
+    first. With a mask (..., 1) the index is one of rows, and entries (R, N), or (R, 1) where N
+    functions share a number.
+    """
     shape = pairs[0].shape
     if mask.shape[-1] > 1:
         index = mask.expand(shape).nonzero(as_tuple=True)
         return index, [x.expand(shape)[index] for x in pairs]
     index = mask.squeeze(-1).expand(shape[:-1]).nonzero(as_tuple=True)
-    wide = (x if x.dim() else x.reshape(1) for x in pairs)
-    return index, [x.expand(*shape[:-1], x.shape[-1])[index] for x in wide]
+    vectors = (x if x.dim() else x.reshape(1) for x in pairs)
+    return index, [x.expand(*shape[:-1], x.shape[-1])[index] for x in vectors]
 
 
 # The closed form

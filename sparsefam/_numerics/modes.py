@@ -49,9 +49,10 @@ def branches_allowed(*tensors: Tensor) -> bool:
 
 
 def values_are_readable(*tensors: Tensor) -> bool:
-    """Return whether values may decide, at no cost, which work is left out or done in place.
+    """Return whether Python may look at values to leave out work, or to do it in place.
 
-    They are on the CPU, and neither a trace nor forward mode follows their operations.
+    So it is with plain tensors on the CPU, where nothing waits for them, unless a transform, a
+    trace or forward mode follows their operations.
     """
     if not branches_allowed() or traced():
         return False

@@ -81,7 +81,10 @@ def _slice(x: Tensor, block: tuple[slice, ...]) -> Tensor: ...
 @overload
 def _slice(x: None, block: tuple[slice, ...]) -> None: ...
 def _slice(x: Tensor | None, block: tuple[slice, ...]) -> Tensor | None:
-    """Index a tensor that broadcasts to (B, H, Q, K) by a block; axes of length 1 stay whole."""
+    """Return the block of a tensor of four dimensions; axes of length 1 stay whole.
+
+    None is returned as it is, and a number (0-dim) or columns (K, F), which all blocks share.
+    """
     if x is None or x.dim() < 4:
         return x
     return x[tuple(s if n > 1 else slice(None) for s, n in zip(block, x.shape, strict=False))]

@@ -143,7 +143,7 @@ def check_real(name: str, x: Tensor) -> None:
 
 
 def check_shape(name: str, x: Tensor, *shapes: Shape, hint: str = "") -> None:
-    """Raise ValueError unless something is a tensor of one of the shapes."""
+    """Raise ValueError unless x is a tensor of one of the shapes; `hint` follows their list."""
     require_tensor(name, x)
     # `in` does not compare sizes that a trace holds as symbols.
     if not any(len(x.shape) == len(y) and all(map(eq, x.shape, y)) for y in shapes):

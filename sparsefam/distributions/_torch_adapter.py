@@ -419,9 +419,9 @@ class TorchUnivariate(TorchDensity, Univariate):
             known = self._known("stddev")
             if known is not None:
                 valid = known.isfinite() & (known > 0)
-                if self._is_unbounded:
+                if self._is_unbounded and (indices := self.tail_indices()) is not None:
                     # A variance that hardly exists says nothing of the middle.
-                    valid = valid & (self.tail_indices()[1] > 2.5)
+                    valid = valid & (indices[1] > 2.5)
                 spread = torch.where(valid, known, spread)
         return DoubleExponential(*self.geometry()[:2], center, spread)
 
@@ -515,12 +515,19 @@ class TorchUnivariate(TorchDensity, Univariate):
         known = self._known("entropy", call=True)
         return super().entropy() if known is None else known
 
-    def _moment(self, name: str, n: int, terms: Tensor) -> Tensor:
-        return or_infinite(terms.sum(0), n, self.tail_indices())
+    def _moment(self, n: int, terms: Tensor) -> Tensor:
+        if (indices := self.tail_indices()) is None:
+            return super()._moment(n, terms)
+        return or_infinite(terms.sum(0), n, [n >= x for x in indices])
 
-    def tail_indices(self) -> tuple[Tensor, Tensor]:
-        """Return the orders (*batch) from which moments do not exist, by the tail on each side."""
-        below, above = facts_of(self.base).tails(self.base)
+    def tail_indices(self) -> tuple[Tensor, Tensor] | None:
+        """Return the orders (*batch) from which moments do not exist, by the tail on each side.
+
+        They are None for a class without facts: then the terms of a rule tell.
+        """
+        if (tails := facts_of(self.base).tails) is None:
+            return None
+        below, above = tails(self.base)
         zero = torch.zeros_like(self._like)
         return zero + below, zero + above
 

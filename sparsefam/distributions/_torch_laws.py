@@ -28,13 +28,16 @@ class Facts(NamedTuple):
         is_smooth: Whether the density has no kinks inside of its support.
         has_mode: Whether the density has one peak, and torch's mode is right for all parameters.
         tails: The orders (*batch) from which moments do not exist, by the tail below and the one
-            above: powers with which the masses of tails decay.
+            above: powers with which the masses of tails decay. None if nothing is known.
         law: The closed forms of masses and quantiles.
     """
 
     is_smooth: bool = False
     has_mode: bool = False
-    tails: Callable[[Any], tuple[Tensor | float, Tensor | float]] = lambda p: (math.inf, math.inf)
+    tails: Callable[[Any], tuple[Tensor | float, Tensor | float]] | None = lambda p: (
+        math.inf,
+        math.inf,
+    )
     law: Callable[[Any], Law | None] = lambda p: None
 
 
@@ -78,7 +81,7 @@ _FACTS: dict[type | None, Facts] = {
     td.StudentT: Facts(is_smooth=True, has_mode=True, tails=lambda p: (p.df, p.df)),
     td.Weibull: Facts(is_smooth=True),
 }
-_UNKNOWN = Facts()
+_UNKNOWN = Facts(tails=None)
 
 
 def torch_class(p: td.Distribution) -> type | None:

@@ -100,6 +100,7 @@ class Censored(MixedDistribution):
 
     def _intervals(self) -> Tensor:
         low, high = self.low.unsqueeze(-1), self.high.unsqueeze(-1)
+        # Intervals beyond an end shrink to that end, which has an atom.
         inner = self.base._intervals().to(low)
         return torch.stack([clamp(x, low, high) for x in inner.unbind(-1)], -1)
 

@@ -423,6 +423,8 @@ class MultivariateBetaGaussian(EllipticalDistribution):
     def from_sigma_tril(cls, loc: Tensor, sigma_tril: Tensor, *args: Any, **options: Any) -> Self:
         loc, sigma_tril = broadcast_location_scale(loc=loc, sigma_tril=sigma_tril)
         require_scale_tril("sigma_tril", sigma_tril)
+        # The factor of Scale is R times that of Sigma, whose radius R depends on |Sigma|: `p`, with
+        # Sigma for Scale, serves to compute it.
         p = unvalidated(cls, loc, sigma_tril, *args, **options)
         return cls(
             p.loc,

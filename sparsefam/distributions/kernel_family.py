@@ -426,10 +426,15 @@ class KernelDistribution(Univariate):
         return torch.cat([breaks, halves.expand(*self.batch_shape, -1)], -1)
 
     def _cuts(self) -> Tensor:
+        """Return locations (*batch, J) between which integrals follow the density, some NaN.
+
+        They are the ends of the support, and some thirty nodes of the mesh, dense where it is.
+        """
         ends = self._line.intervals.flatten(-2)
         if bool((self.alpha > 1).any()):
-            # Ends that are roots have no derivatives. First ones of integrals need them only where
-            # a density jumps, as a uniform escort does.
+            # Ends that are roots carry no derivatives. The density is 0 there, so that first
+            # derivatives of integrals are right without them, unless it jumps, as a uniform escort
+            # does. Adding 0 times the weights makes the next derivative raise, not be wrong.
             limit = without_derivative if bool(self.alpha.isinf().any()) else differentiable_once
             ends = ends + 0 * limit(self.weights).sum(-1, keepdim=True)
         nodes = self.quadrature()[0].detach()

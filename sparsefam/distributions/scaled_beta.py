@@ -155,9 +155,6 @@ class ScaledBeta(Univariate):
         edges = torch.stack([-line.limit, line.limit])
         return Panels(odds.log_prob, line, ends, edges=edges, chart=_Chart(*ends))
 
-    def _moment(self, name: str, n: int, terms: Tensor) -> Tensor:
-        return terms.sum(0)
-
     def _rounded(self, t: Tensor) -> Tensor:
         """Return locations in the type of the parameters, strictly between the ends."""
         t, low, high = t.to(self._like.dtype), self.low.detach(), self.high.detach()

@@ -221,19 +221,14 @@ class Truncated(Univariate):
         whole = self._base_law is not None or self.base._intervals().shape[-2] == 1
         return whole or bool(self._intervals()[..., 1:, :].isnan().all())
 
-    def _moment(self, name: str, n: int, terms: Tensor) -> Tensor:
-        """Return a moment by quadrature, or the base's where an infinite tail has none."""
-        value, base = terms.sum(0), self.base
-        if not isinstance(base, TorchUnivariate):
-            return value
-        ends = self._ends()
-        if name == "moment":
-            pairs = zip(ends, base.tail_indices(), strict=True)
-            return or_infinite(value, n, [torch.where(x.isinf(), i, math.inf) for x, i in pairs])
-        if (known := base._known(name)) is None:
-            return value
-        exists = known.isfinite() | (ends[0].isfinite() & ends[1].isfinite())
-        return torch.where(exists, value, known.detach().to(value))
+    def _moment(self, n: int, terms: Tensor) -> Tensor:
+        base = self.base
+        indices = base.tail_indices() if isinstance(base, TorchUnivariate) else None
+        if indices is None:
+            return super()._moment(n, terms)
+        # A tail that is cut has all moments.
+        heavy = [end.isinf() & (n >= x) for end, x in zip(self._ends(), indices, strict=True)]
+        return or_infinite(terms.sum(0), n, heavy)
 
     @property
     def mean(self) -> Tensor:
@@ -296,4 +291,5 @@ class Truncated(Univariate):
         return super()._inverse(q) if between is None else between.icdf(q)
 
     def _rounded(self, t: Tensor) -> Tensor:
+        # The densities of laws are positive at every finite upper end: no location is in danger.
         return super()._rounded(t) if self._base_law is None else t.to(self._like.dtype)

@@ -21,7 +21,7 @@ from ..bases import Basis
 from ..supports import Interval, IntervalUnion, RealLine
 from ._line.coordinates import Coordinate, DoubleExponential, Line
 from ._line.highest_density import highest_density, mass_above
-from ._line.panels import Panels, argmax, clamp
+from ._line.panels import Panels, argmax, clamp, or_infinite
 from .base import SparseDistribution
 
 __all__ = ["Geometry", "Univariate", "interval_by_tails"]
@@ -479,7 +479,7 @@ class Univariate(SparseDistribution):
     def mean(self) -> Tensor:
         """Mean (*batch); not finite if there is none."""
         nodes, weights = self._panels.rule()
-        return self._moment("mean", 1, weights * nodes).to(self._like.dtype)
+        return self._moment(1, weights * nodes).to(self._like.dtype)
 
     @property
     def variance(self) -> Tensor:
@@ -487,7 +487,7 @@ class Univariate(SparseDistribution):
         nodes, weights = self._panels.rule()
         # Around the mean by the same nodes, as E[t^2] - E[t]^2 would cancel.
         offset = nodes - (weights * nodes).sum(0)
-        return self._moment("variance", 2, weights * offset.square()).to(self._like.dtype)
+        return self._moment(2, weights * offset.square()).to(self._like.dtype)
 
     @property
     def mode(self) -> Tensor:
@@ -502,21 +502,17 @@ class Univariate(SparseDistribution):
         # The derivative of 0 log 0 would be infinite.
         return -(weights * torch.where(log_p.isfinite(), log_p, 0.0)).sum(0).to(self._like.dtype)
 
-    def _moment(self, name: str, n: int, terms: Tensor) -> Tensor:
-        """Return the sum of terms (Q, *batch) of the `mean`, the `variance` or a `moment`.
+    def _moment(self, n: int, terms: Tensor) -> Tensor:
+        """Return the sum of terms (Q, *batch), a moment of order n; infinite or NaN if it has none.
 
-        It is infinite where there is no moment of order n: where the last terms towards an infinite
-        end matter.
+        There is none if at an infinite end the outermost term that is not 0 matters in the sum.
         """
-        value, sizes = terms.sum(0), terms.detach().abs()
-        low, high, _ = self.geometry()
-        # Subintervals may be empty.
-        ends = [x for x, end in ((sizes, low), (sizes.flip(0), high)) if end is None]
-        outer = [x.gather(0, (x > 0).int().argmax(0, keepdim=True)) for x in ends]
-        if not outer:
-            return value
-        exists = torch.cat(outer).amax(0) < _CLOSE * sizes.sum(0)
-        return torch.where(exists, value, math.inf)
+        sizes = terms.detach().abs()
+        sides = sizes, sizes.flip(0)
+        outermost = (x.gather(0, (x > 0).int().argmax(0, keepdim=True))[0] for x in sides)
+        least = _CLOSE * sizes.sum(0)
+        ends = zip(self._ends(), outermost, strict=True)
+        return or_infinite(terms.sum(0), n, [end.isinf() & (x > least) for end, x in ends])
 
     def quadrature(self, order: int = 64) -> tuple[Tensor, Tensor]:
         r"""Return nodes and weights (Q, *batch) with $\sum_q w_q g(t_q) \to E_p[g]$."""
@@ -540,7 +536,7 @@ class Univariate(SparseDistribution):
     def _moment_about(self, n: int, center: Tensor) -> Tensor:
         """Return E[(t - center)^n] (*batch)."""
         nodes, weights = self._panels.rule()
-        return self._moment("moment", n, weights * (nodes - center) ** n).to(self._like.dtype)
+        return self._moment(n, weights * (nodes - center) ** n).to(self._like.dtype)
 
     def _central_moment(self, n: int, standardized: bool = False) -> Tensor:
         """Return E[(t - mean)^n] (*batch), NaN where there is no mean, or that over stddev^n."""

@@ -309,7 +309,10 @@ def bounds_of(bounds: Bounds, x: Tensor) -> Tensor:
 
 
 def support_of(base: Base, x: Tensor) -> Tensor:
-    """Return the ends (D, 2) of a base's support, a distribution or one for each column of x."""
+    """Return the ends (D, 2) of the support of a base, inside which x (K, D) must be.
+
+    The base is a distribution, or one for each column of x.
+    """
     factors = list(base) if isinstance(base, Sequence) else [base]
     if len(factors) != x.shape[1]:
         raise ValueError(f"base must have a distribution for each of {x.shape[1]} columns: {base}")

@@ -151,10 +151,12 @@ def extended(
     """Extend the support of a density until it contains all observations (K, D).
 
     The density is mixed with the uniform one on the new support, with the weight of the
-    observations off the old one; `fraction` (K,) is the weight of each relative to all. In one
-    dimension each of them adds an interval that reaches to the nearest observation or interval, at
-    most a fortieth of the base's width to either side; in several, a ball that reaches to the
-    nearest observation of the loneliest of them.
+    observations off the old one; `fraction` (K,) is the weight of each relative to all.
+
+    In one dimension each of them adds an interval around it, which reaches to the nearest
+    observation or interval. In several, each adds a ball; all have the radius at which the ball
+    around the loneliest one reaches an observation. Lengths are relative to the widths of the base
+    along each axis, those of the sides of `box`, and at most a fortieth of them.
     """
     missed = torch.isneginf(p.log_prob(as_events(x)))
     if not missed.any():

@@ -310,7 +310,11 @@ def _least(alpha: Tensor | float) -> float:
 def _exact_scores(
     weights: Tensor, features: FeatureMap, t: Tensor, rows: Tensor | None = None
 ) -> Tensor:
-    """Return the scores (R, q) of all rows or of some at locations (q,), float64."""
+    """Return the scores (R, q) at locations (q,) in float64, from features, not by interpolation.
+
+    Those of the densities `rows` (R,) of the flattened batch, or of all.
+    """
+    # With features that all densities share, the others are left out before they are computed.
     batch, weights = weights.shape[:-1], weights.detach().double()
     if rows is not None and not features.batch:
         weights, batch = weights.reshape(-1, weights.shape[-1])[rows], rows.shape

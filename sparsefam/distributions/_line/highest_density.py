@@ -150,17 +150,23 @@ class _Grid(NamedTuple):
 
     @classmethod
     def of(cls, q: _Univariate, breakpoints: Tensor) -> "_Grid":
-        """Return a grid of even locations, those next to extrema moved there."""
+        """Return a grid of `size` evenly spaced locations on each piece, some moved to extrema.
+
+        Pieces lie between neighbors among the breakpoints (J + 1, *batch); locations and heights
+        are (J size, *batch). Those at the ends of a piece are a few roundings inside, as the
+        density may jump at the breakpoint.
+        """
         count = min(max(_LOCATIONS // (len(breakpoints) - 1), _LEAST), _MOST)
         low, high = breakpoints[:-1], breakpoints[1:]
         step = _ROUNDING * 2.0**-54 * torch.maximum(low.abs(), high.abs())
-        # Nothing happens between two breakpoints that are the same up to rounding.
+        # Breakpoints that are the same up to rounding have all locations of the piece between them
+        # on the left of both, so that no interval begins or ends there.
         empty = high - low <= 4 * step
         first, last = (torch.where(empty, low - step, x) for x in (low + step, high - step))
         fraction = torch.linspace(0, 1, count, dtype=low.dtype, device=low.device)
         fraction = fraction.reshape(-1, *(1,) * (low.dim() - 1))
         t = torch.lerp(first.unsqueeze(1), last.unsqueeze(1), fraction)
-        t[:, -1] = last
+        t[:, -1] = last  # lerp may round beyond
         heights = _heights(q, t.flatten(0, 1)).reshape(t.shape)
         extrema = _move_to_extrema(q, t, heights)
         return cls(t.flatten(0, 1), heights.flatten(0, 1), extrema, breakpoints, count)
@@ -254,18 +260,21 @@ def _heights(q: _Univariate, t: Tensor) -> Tensor:
 
 
 def _true_rows(mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the rows (K, *batch) at which a mask (n, *batch) is true, and where there is none 0.
+    """Return for each density the rows at which a mask (n, *batch) is true, in ascending order.
 
-    The second result is the mask of the entries that are rows.
+    K is the largest number of them. The first result (K, *batch) has 0 after the last row of a
+    density; the second one (K, *batch) is true up to the last.
     """
     batch = mask.shape[1:]
-    row, column = mask.reshape(len(mask), batch.numel()).nonzero().unbind(-1)
-    column, order = column.sort(stable=True)
-    counts = column.bincount(minlength=batch.numel())
-    rank = torch.arange(len(column), device=mask.device) - (counts.cumsum(0) - counts)[column]
+    row, density = mask.reshape(len(mask), batch.numel()).nonzero().unbind(-1)
+    density, order = density.sort(stable=True)
+    counts = density.bincount(minlength=batch.numel())
+    # How many rows of the same density come before.
+    rank = torch.arange(len(density), device=mask.device) - (counts.cumsum(0) - counts)[density]
+    # Both ends of an interval, if the batch is empty.
     shape = int(counts.amax()) if batch.numel() else 2, batch.numel()
     rows, present = row.new_zeros(shape), mask.new_zeros(shape)
-    rows[rank, column], present[rank, column] = row[order], True
+    rows[rank, density], present[rank, density] = row[order], True
     return rows.reshape(shape[0], *batch), present.reshape(shape[0], *batch)
 
 

@@ -496,6 +496,7 @@ class Law(NamedTuple):
     @property
     def is_on_line(self) -> bool:
         """Whether the support is the real line."""
+        # No law has an upper end without a lower one.
         return not self.exponential and self.lower is None
 
     def log_density(self, t: Tensor) -> Tensor:

@@ -390,12 +390,12 @@ def on_line(
     return Panels(log_density, line, ends, places=places, edges=places[[0, -1]])
 
 
-def or_infinite(moment: Tensor, n: int, indices: Sequence[Tensor]) -> Tensor:
+def or_infinite(moment: Tensor, n: int, heavy: Sequence[Tensor]) -> Tensor:
     """Return a moment of order n (*batch), infinite or NaN where tails are too heavy for it.
 
-    The tails below and above have moments of orders less than their indices (*batch).
+    Whether they are is given (*batch) for the tail below and the one above.
     """
-    below, above = (n >= index for index in indices)
+    below, above = heavy
     if n % 2 == 0:
         return torch.where(below | above, math.inf, moment)
     infinite = torch.where(below, torch.where(above, math.nan, -math.inf), math.inf)
