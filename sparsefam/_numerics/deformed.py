@@ -117,7 +117,6 @@ class Power:
     @property
     def factor(self) -> Tensor | float:
         """The derivative in x, divided by the power whose exponent is less by one."""
-        # The derivative of [1 + eps x]^k is k eps [1 + eps x]^(k - 1).
         factor = self.ratio - self.order * self.eps
         if isinstance(factor, Tensor):
             return torch.where(factor == 0, self.eps, factor)

@@ -261,7 +261,6 @@ def _refine(function: Callable[[Tensor], Tensor], cuts: Tensor, rounding: float)
             size = (fine[1] * fine[0].abs()).flatten(0, 1).sum(0)
         middle = (low + high) / 2
         coarse = (error > _TOLERANCE * size + rounding) & (middle > low) & (middle < high)
-        # A subinterval is halved for the whole batch if any element needs it.
         halved = coarse.reshape(len(coarse), -1).any(-1)
         if not halved.any() or sum(x.shape[-1] for x in more) > _MAX_SUBINTERVALS:
             break
