@@ -420,9 +420,9 @@ def _minus_log1p(x: Tensor, y: Tensor, radius: Tensor) -> tuple[Tensor, Tensor, 
 
 
 def _nodes(top: Tensor, p: Tensor, g: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return x and y of nodes d = x + iy, their steps (n, *pairs), and the curvature k2 (*pairs).
+    """Return x and y of nodes d = x + iy, their steps (n, *pairs), and k2 (*pairs).
 
-    The curvature is that of the exponent at the saddle. Steps are complex, and lack a factor
+    k2 is the curvature of the exponent at the saddle. Steps are complex, and lack a factor
     k2^(-1/2). Terms of axes, p and g, are (D, *pairs).
     """
     log_step, step1, bend0, bend1, damp, cross, stretch = _SHAPES[count]
@@ -497,7 +497,8 @@ def _secular_step(z: Tensor, lam: Tensor, b: Tensor, top: Tensor) -> Tensor:
 def _halley_step(z: Tensor, lam: Tensor, b: Tensor, top: Tensor) -> Tensor:
     """Return Halley's step in log z for H = z - m - 1 - sum(p/2 + B).
 
-    Derivatives in log z are p q of p, and B (1 - 2 p) of B; they lead to h1 and h2, those of H.
+    Derivatives in log z are p q of p, and B (1 - 2 p) of B, which give h1 and h2, the first and the
+    second derivative of H.
     """
     scaled = 2 * z * lam
     q = 1 / (1 + scaled)
