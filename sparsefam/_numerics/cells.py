@@ -37,14 +37,15 @@ __all__ = [
 
 # From this exponent on a power meets zero so smoothly that subintervals need not be cut.
 _SMOOTH = 12.0
-# The outermost of m nodes are 3 / m^2 from the ends, and there a polynomial may rise by several
-# times its range over the nodes.
+# The outermost of m nodes are 3 / m^2 from the ends of [-1, 1]. The range over the nodes is widened
+# at both ends by _BEYOND / m^2 of itself, ten times what a straight line rises there.
 _BEYOND = 16
-# The same fraction of the range where the power is not smooth next to a root outside.
+# The same fraction for powers that are no polynomials: a root just outside of a subinterval makes
+# Gauss's rule on it inaccurate, too.
 _NEAR = 0.2
 # Steps toward a root.
 _ROOT_STEPS = {torch.float32: 3, torch.float64: 4}
-# As many signs as a float32 number can hold as its bits.
+# A float32 number holds so many signs exactly, each as one bit.
 _BITS = 24
 # Subintervals that are integrated together.
 _BLOCK = 2**15
@@ -67,9 +68,9 @@ def _chebyshev(order: int) -> Numbers:
 
 
 def _checks(order: int) -> Numbers:
-    """Return check points (C,), Chebyshev extrema with both ends, and the matrix to values there.
+    """Return check points and the matrix from m nodal values to values there, (C, 1 + m).
 
-    These are the columns of a matrix (C, 1 + m).
+    The check points, Chebyshev extrema with both ends, are the first column.
     """
     count = 1 + max(2 * min(order, 8), math.ceil(1.5 * order))
     points = -np.cos(np.pi * np.arange(count) / (count - 1))
@@ -87,6 +88,7 @@ def _coefficients(u: Tensor) -> Tensor:
 def _chebyshev_sum(coefficients: Tensor, x: Tensor) -> Tensor:
     """Evaluate Chebyshev series with coefficients (m, n) at x (..., n) by Clenshaw's recurrence."""
     twice = 2 * x
+    # From the highest degree down b_k = c_k + 2 x b_{k+1} - b_{k+2}; the sum is c_0 + x b_1 - b_2.
     above, current = torch.zeros_like(x), coefficients[-1].expand_as(x)
     for c in reversed(coefficients[1:-1].unbind()):
         above, current = current, torch.addcmul(c - above, twice, current)
@@ -96,7 +98,7 @@ def _chebyshev_sum(coefficients: Tensor, x: Tensor) -> Tensor:
 
 
 def _chebyshev_polynomials(y: Tensor, count: int) -> list[Tensor]:
-    """Return the first Chebyshev polynomials at y."""
+    """Return T_0, ..., T_{count - 1} at y, each of its shape, by T_{k+1} = 2 y T_k - T_{k-1}."""
     twice, basis = 2 * y, [torch.ones_like(y), y]
     while len(basis) < count:
         basis.append(torch.addcmul(-basis[-2], twice, basis[-1]))
@@ -113,7 +115,7 @@ class Pieces(NamedTuple):
     rank: Tensor  # The number of pieces of the same polynomial before this one (K,), increasing
     lower: Tensor  # Lower ends (K,), from -1 to 1
     upper: Tensor  # Upper ends (K,), not below
-    first: int  # The number of those that are the first ones of their polynomials
+    first: int  # The number of pieces of rank 0, which come first
 
 
 def positive_pieces(u: Tensor, rough: bool = False) -> Pieces:
@@ -129,20 +131,20 @@ def positive_pieces(u: Tensor, rough: bool = False) -> Pieces:
     points = checks[:, :1].expand_as(values)
     if not rough:
         points, values = _with_dips(u, points, values)
-    # A wave that m nodes resolve has at least pi of them, which bounds the number of pieces.
+    # A wave has one positive piece and needs pi nodes: m nodes resolve at most m / 3 waves.
     column, rank, rows = _sign_changes(values, 1 + len(u) // 3)
-    # Row 0 stands for the lower end, and one more than there are check points for the upper.
+    # An end before row 0 is the lower end of the subinterval, one after the last row the upper end.
     ends = torch.where(rows == 0, -1.0, 1.0).to(values)
-    inner, columns, row = (rows > 0) & (rows < len(values)), column.repeat(2), rows
+    inner, columns, after = (rows > 0) & (rows < len(values)), column.repeat(2), rows
     readable = values_are_readable(u)
     if readable:
         index = inner.nonzero().squeeze(-1)
-        row, columns = row[index], columns[index]
-    row = row.clamp(1, len(values) - 1)
-    low, high, first, last = (x[row - k, columns] for x in (points, values) for k in (1, 0))
+        after, columns = after[index], columns[index]
+    after = after.clamp(1, len(values) - 1)
+    low, high, at_low, at_high = (x[after - k, columns] for x in (points, values) for k in (1, 0))
     steps = 1 if rough else _ROOT_STEPS.get(u.dtype, 4)
     series = table("chebyshev", (len(u),), u)[:3] @ u.index_select(1, columns)
-    roots = _roots(series, low, high, first, last, steps)
+    roots = _roots(series, low, high, at_low, at_high, steps)
     ends = (
         ends.index_copy_(0, index, roots)
         if values_are_readable(u)
@@ -157,14 +159,19 @@ def _sign_changes(values: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return columns and ranks (K,) of pieces, and the rows (2 K,) before which they begin and end.
 
     The first K rows belong to lower ends. Both ends of an empty piece are after the last row.
+
+    Args:
+        values: Values at check points (C, n).
+        most: The greatest number of pieces of a column.
     """
     count, n = values.shape
     # Signs are the bits of a number, held exactly by floating point, because comparisons into
     # numbers are several times as fast as into booleans.
     exact = torch.float32 if count <= _BITS else torch.float64
-    inside = torch.gt(values, 0, out=torch.empty_like(values, dtype=exact))
-    signs = (2.0 ** torch.arange(count, device=values.device).to(exact) @ inside).long()
-    # Bit j of `changes` is set where points j - 1 and j differ in sign.
+    positive = torch.gt(values, 0, out=torch.empty_like(values, dtype=exact))
+    signs = (2.0 ** torch.arange(count, device=values.device).to(exact) @ positive).long()
+    # Bit j of `changes` is set where points j - 1 and j differ in sign. Outside the function counts
+    # as negative, so that set bits come in pairs: where a piece begins, and where it ends.
     column, changes, pieces = torch.arange(n, device=values.device), signs ^ (signs << 1), []
     for rank in range(most):
         if values_are_readable(changes):
@@ -175,6 +182,7 @@ def _sign_changes(values: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
         for _ in range(2):
             lowest = changes & -changes  # the lowest bit alone
             changes = changes ^ lowest
+            # frexp(2^j) is 1/2 and j + 1.
             row = torch.frexp(lowest.to(torch.float64)).exponent - 1
             ends.append(torch.where(lowest == 0, count, row))
         pieces.append((column, torch.full_like(column, rank), *ends))
@@ -202,11 +210,11 @@ def _with_dips(u: Tensor, points: Tensor, values: Tensor) -> tuple[Tensor, Tenso
         axes = (torch.arange(size, device=u.device) for size in dips.shape)
         row, column = torch.cartesian_prod(*axes).unbind(-1)
     middle, series = (row + 1, column), table("chebyshev", (len(u),), u) @ u.index_select(1, column)
-    low, mid, high = (values[row + k, column] for k in range(3))
-    # At a vertex the slope is zero.
-    first, last = (points[row + k, column] for k in (0, 2))
+    before, mid, after = (values[row + k, column] for k in range(3))
+    # A vertex is a root of the slope; differences of neighbors stand in for slopes at the ends.
+    left, right = (points[row + k, column] for k in (0, 2))
     steps = _ROOT_STEPS.get(u.dtype, 4)
-    x = _roots(series[1:], first, last, mid - low, high - mid, steps)
+    x = _roots(series[1:], left, right, mid - before, after - mid, steps)
     height = _chebyshev_sum(series[0], x)
     crosses = (dips[row, column] > 0) & ((height > 0) != (mid > 0))
     points = points.clone()
@@ -216,23 +224,31 @@ def _with_dips(u: Tensor, points: Tensor, values: Tensor) -> tuple[Tensor, Tenso
 
 
 def _roots(
-    series: Tensor, low: Tensor, high: Tensor, first: Tensor, last: Tensor, steps: int
+    series: Tensor, low: Tensor, high: Tensor, at_low: Tensor, at_high: Tensor, steps: int
 ) -> Tensor:
-    """Find roots (K,) of polynomials between ends with unlike values.
+    """Return roots (K,) of polynomials, each between two ends where their signs differ.
 
-    The series (3, m, K) are Chebyshev coefficients of polynomials and their two derivatives.
     The first guess is a secant's; each step goes to the root of a parabola, which also serves where
     two roots nearly coincide.
+
+    Args:
+        series: Chebyshev coefficients of polynomials and their first two derivatives (3, m, K).
+        low: Lower ends (K,).
+        high: Upper ends (K,).
+        at_low: Values at the lower ends (K,), of which only the guess needs more than the sign.
+        at_high: Values at the upper ends (K,).
+        steps: The number of steps.
     """
-    apart = first != last
-    fraction = torch.where(apart, first / torch.where(apart, first - last, 1.0), 0.5)
+    apart = at_low != at_high
+    fraction = torch.where(apart, at_low / torch.where(apart, at_low - at_high, 1.0), 0.5)
     x = torch.addcmul(low, high - low, fraction.clamp(0.02, 0.98))
-    rising, least = first <= 0, 8 * torch.finfo(x.dtype).eps
+    rising, least = at_low <= 0, 8 * torch.finfo(x.dtype).eps
     series = series.transpose(0, 1)
     for _ in range(steps):
         value, rate, curve = _chebyshev_sum(series, x.expand(3, -1))
-        beyond = (value <= 0) == rising
-        low, high = torch.where(beyond, x, low), torch.where(beyond, high, x)
+        # The root is above x if the value has the sign that it has at the lower end.
+        above = (value <= 0) == rising
+        low, high = torch.where(above, x, low), torch.where(above, high, x)
         radical = (rate.square() - 2 * value * curve).clamp_min_(0).sqrt_()
         # The root of value + rate h + curve h^2 / 2 that is nearer to 0, without cancellation.
         move = -2 * value / (rate + torch.copysign(radical, rate))
@@ -256,24 +272,36 @@ def power_weights(x: Tensor, measure: Tensor, power: Power, names: tuple[str, ..
     if not _is_cut(power):
         return weights
     power = replace(power, eps=_by_column(power.eps, x))
-    columns, scale = x.reshape(len(x), -1), measure.flatten(1)
-    scale = scale / gauss_legendre(len(x), x)[1].unsqueeze(-1)
-    copies = columns.shape[1] // scale.shape[1]
+    columns = x.reshape(len(x), -1)
+    # With a density q and functions v of x, int v psi q dt = sum_j psi(t_j) q(t_j) int v l_j dt
+    # over a piece, as the product of psi and q is interpolated by Lagrange polynomials l_j.
+    density = measure.flatten(1) / gauss_legendre(len(x), x)[1].unsqueeze(-1)
+    # Neighboring columns of x, one for each row of a batch, share a column of the measure.
+    copies = columns.shape[1] // density.shape[1]
     flat = [whole.view_as(columns) for whole in weights]
     for block, values in _candidates(columns, power, names):
         pieces, cut = _cut_pieces(values, power.take(block), names)
         nodal, column = values.index_select(1, pieces.column), block[pieces.column]
         terms = _piece_weights(nodal, pieces, power.take(column), names)
-        factor = scale.index_select(1, column // copies)
+        factor = density.index_select(1, column // copies)
         for whole, term in zip(flat, terms, strict=True):
             _put(whole, column.expand(len(x), -1), term.mul_(factor), pieces, cut)
     return weights
 
 
 def _put(whole: Tensor, index: Tensor, terms: Tensor, pieces: Pieces, cut: Tensor | None) -> None:
-    """Replace numbers of columns by sums over their pieces, where these are cut."""
+    """Replace numbers of columns, in place, by sums of terms over the pieces of each.
+
+    Args:
+        whole: Numbers (..., n) of columns.
+        index: The column of each piece (..., K).
+        terms: Numbers (..., K) of pieces.
+        pieces: Which of them come first in their column.
+        cut: Which columns, by piece (K,), change at all; None for all that have a piece.
+    """
     if cut is not None:
         terms = torch.where(cut, terms, torch.where(pieces.rank == 0, whole.gather(-1, index), 0.0))
+    # The first piece of a column overwrites the number of the whole subinterval, others add to it.
     whole.scatter_(-1, index[..., : pieces.first], terms[..., : pieces.first])
     whole.scatter_add_(-1, index[..., pieces.first :], terms[..., pieces.first :])
 
@@ -301,7 +329,10 @@ def _candidates(
 
 
 def _near_root(x: Tensor, power: Power, names: tuple[str, ...]) -> Tensor:
-    """Return whether the range of columns of x (m, n), widened by a fraction, has the root."""
+    """Return which columns of x (m, n) may reach the root -1/eps of 1 + eps x: a mask (n,).
+
+    The range over the nodes is widened at both ends, see `_BEYOND` and `_NEAR`.
+    """
     slack = _BEYOND / len(x) ** 2 if _is_polynomial(power, names) else _NEAR
     root, low, high = -1 / power.eps, x.amin(0), x.amax(0)
     away = (high - low) * slack
@@ -324,7 +355,7 @@ def _cut_pieces(
         index = cut.nonzero().squeeze(-1)
         column, rank, lower, upper = (field.index_select(0, index) for field in pieces[:4])
         return Pieces(column, rank, lower, upper, int((rank == 0).sum())), None
-    # Columns whose first piece is empty have none.
+    # The first n pieces are those of rank 0. A column whose piece of rank 0 is empty has none.
     has_piece = (cut & (pieces.upper > pieces.lower))[: x.shape[1]] & _near_root(x, power, names)
     return pieces, has_piece[pieces.column]
 
@@ -340,13 +371,15 @@ def rough_masses(x: Tensor, measure: Tensor, power: Power) -> tuple[Tensor, Tens
     """Return integrals (R,) of the power and the lowered power of values (m, G, R).
 
     They agree with sums of `power_weights` to about 1e-5, at half of the cost: dips are missed, and
-    pieces are integrated with fewer nodes. Where no subinterval is cut, both may be 1.
+    pieces are integrated with fewer nodes. Rows without a cut subinterval, where the rule that led
+    to x was accurate, may get 1 and 1, for which Newton's step is 0.
     """
     names, rows = ("power", "lowered"), x.shape[-1]
-    columns = replace(power, eps=_by_column(power.eps, x))
-    candidates = [*_candidates(x.flatten(1), columns, names)] if _is_cut(power) else []
+    power_of_columns = replace(power, eps=_by_column(power.eps, x))
+    candidates = [*_candidates(x.flatten(1), power_of_columns, names)] if _is_cut(power) else []
     blocks = [x.new_empty(0).long(), *(block for block, _ in candidates)]
     if values_are_readable(x):
+        # Subinterval g of row r is column g R + r.
         affected = x.new_zeros(rows).index_fill_(0, torch.cat(blocks) % rows, 1.0)
         if 2 * int(affected.sum()) < rows:
             index = affected.nonzero().squeeze(-1)
@@ -354,17 +387,17 @@ def rough_masses(x: Tensor, measure: Tensor, power: Power) -> tuple[Tensor, Tens
             mass, rate = x.new_ones(2, rows).index_copy_(1, index, masses)
             return mass, rate
     flat_measure = measure.reshape(len(x), -1, 1)
-    by_cell, power = [(v * flat_measure).sum(0).flatten() for v in power.pair(x)], columns
+    by_cell = [(v * flat_measure).sum(0).flatten() for v in power.pair(x)]
     density = _coefficients(flat_measure.squeeze(-1) / gauss_legendre(len(x), x)[1].unsqueeze(-1))
-    nodes, weights = _unit_rule(_FEW_NODES, x, power, names)
+    nodes, weights = _unit_rule(_FEW_NODES, x, power_of_columns, names)
     for block, values in candidates:
-        pieces, cut = _cut_pieces(values, power.take(block), names, rough=True)
+        pieces, cut = _cut_pieces(values, power_of_columns.take(block), names, rough=True)
         series = _coefficients(values.index_select(1, pieces.column))
         column, width = block[pieces.column], pieces.upper - pieces.lower
         y = torch.addcmul(pieces.lower, width, nodes.unsqueeze(-1))
         base = density.index_select(1, column // rows).unsqueeze(1)
         height = _chebyshev_sum(base, y).mul_(width).mul_(weights.unsqueeze(-1))
-        pair = power.take(column).pair(_chebyshev_sum(series.unsqueeze(1), y))
+        pair = power_of_columns.take(column).pair(_chebyshev_sum(series.unsqueeze(1), y))
         for whole, v in zip(by_cell, pair, strict=True):
             _put(whole, column, (v * height).sum(0), pieces, cut)
     mass, rate = (v.reshape(x.shape[1:]).sum(0) for v in by_cell)
@@ -374,7 +407,8 @@ def rough_masses(x: Tensor, measure: Tensor, power: Power) -> tuple[Tensor, Tens
 def _piece_weights(x: Tensor, pieces: Pieces, power: Power, names: tuple[str, ...]) -> list[Tensor]:
     """Integrate functions of polynomials x (m, K) times the Lagrange polynomials over pieces (K,).
 
-    The functions are integrated against Chebyshev polynomials by a rule on each piece.
+    The functions are integrated against Chebyshev polynomials by a rule on each piece. The result
+    has for each name the integrals of m Lagrange polynomials (m, K).
     """
     order, lower, upper = len(x), pieces.lower, pieces.upper
     width = upper - lower
@@ -400,9 +434,15 @@ def _piece_weights(x: Tensor, pieces: Pieces, power: Power, names: tuple[str, ..
 
 
 def _at_edges(x: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    """Return integrals of Chebyshev polynomials times the derivative of a jump at a root of u.
+    """Return integrals (m, K) of Chebyshev polynomials times Dirac's delta at the roots of pieces.
 
-    The derivative is Dirac's delta of u: the integral of delta(u(t)) T(t) is T / |u'| at the root.
+    The derivative of a jump in x is a delta: of x - r, if the jump is at x = r. The integral of
+    delta(x(t) - r) T(t) is T / |x'| at the root. Ends at -1 and 1 are no roots.
+
+    Args:
+        x: Nodal values (m, K).
+        lower: Lower ends of the pieces (K,).
+        upper: Upper ends of the pieces (K,).
     """
     order = len(x)
     slope = table("chebyshev", (order,), x)[1] @ x
@@ -418,13 +458,15 @@ def _at_edges(x: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
 def _unit_rule(
     order: int, like: Tensor, power: Power, names: tuple[str, ...]
 ) -> tuple[Tensor, Tensor]:
-    """Return nodes and weights (q,) on [0, 1] for a power times polynomials of a given order.
+    """Return nodes and weights (q,) on [0, 1] for a power of one polynomial times another.
 
-    Gauss's rule is exact for powers that are polynomials; others have a graded rule.
+    Both have the degree order - 1. Gauss's rule is exact for powers that are polynomials; others
+    have a graded rule.
     """
     if power.is_exponential:
         count = 2 * order
     elif _is_polynomial(power, names):
+        # The degree is (k + 1) (order - 1), and q nodes are exact up to the degree 2 q - 1.
         count = (int(power.exponent) + 1) * (order - 1) // 2 + 1
     else:
         return smooth_unit_rule(3 * order, like)
@@ -437,6 +479,7 @@ def _unit_rule(
 
 def pieces_by_column(pieces: Pieces, n: int) -> tuple[Tensor, Tensor]:
     """Return lower and upper ends (P, n) of the pieces of n columns, both 1 where there is none."""
+    # Where values are not read, all columns have the same number of pieces.
     most = len(pieces.rank) // max(n, 1)
     if values_are_readable(pieces.rank):
         most = int(pieces.rank[-1]) + 1 if len(pieces.rank) else 1

@@ -185,7 +185,19 @@ def _bisected(
     most: int,
     negligible: float,
 ) -> Tensor | None:
-    """Halve subintervals until they resolve the columns, or errors are negligible: (P + 1,)."""
+    """Halve subintervals until polynomials resolve the columns; return their breaks (P + 1,).
+
+    Args:
+        columns: Functions of locations (q,) to values (n, q).
+        density: The base density, (q,) to (q,).
+        breaks: The breaks to begin with.
+        order: Nodes in each subinterval.
+        tolerance: As for `find_mesh`.
+        most: The largest number of subintervals; None is returned if they do not suffice.
+        negligible: Fraction of the tolerance to which an error, times the relative length of its
+            subinterval, may come instead; 0 if none is negligible.
+    """
+    # Lower ends suffice to keep a subinterval that is fine: the next break is its upper end.
     low, high, done = breaks[:-1], breaks[1:], breaks[:0]
     largest = columns(torch.cat([low, high])).abs().amax()
     while len(low):
@@ -231,6 +243,7 @@ def _interpolation(order: int, at: Tensor) -> Tensor:
     w_j / (t - t_j) over the sum of these, with w_j the reciprocal product of all t_j - t_k.
     """
     nodes, _ = gauss_legendre(order, at)
+    # At a node, its weight 1 / _NO_GAP outgrows all others, and the quotient is 1 there.
     apart, gaps = nodes.unsqueeze(-1) - nodes, at.unsqueeze(-1) - nodes
     weights = 1 / (torch.where(gaps == 0, _NO_GAP, gaps) * apart.fill_diagonal_(1).prod(-1))
     return weights / weights.sum(-1, keepdim=True)

@@ -186,7 +186,10 @@ class Power:
         return torch.where(inside, log, -math.inf)
 
     def log_slope(self, x: Tensor) -> Tensor:
-        r"""Return $\partial_\epsilon$ of `log_base`, accurate as eps tends to 0."""
+        r"""Return $\partial_\epsilon$ of `log_base`, accurate as eps tends to 0.
+
+        With $y = \epsilon x$ it is $(y/(1 + y) - \log(1 + y))/\epsilon^2$.
+        """
         y = self.eps * x
         small = y.abs() < (3e-2 if x.dtype == torch.float32 else 1e-3)
         near, far = torch.where(small, y, 0.0), torch.where(small | (y <= -1), 1.0, y)
@@ -208,7 +211,8 @@ def _short_power(u: Tensor, exponent: int) -> Tensor:
     return u if exponent == 1 else u.square()
 
 
-# Functions of a power v and its `log_base` L, by name.
+# Functions of a power v = e^(k eps L), with its `log_base` L, by name. The derivative of L in x is
+# 1 / (1 + eps x), which times v is the lowered power.
 FUNCTIONS: dict[str, Callable[[Power, Tensor], Tensor]] = {
     "power": Power.at,  # v
     "lowered": lambda v, x: v.lowered().at(x),  # The power with its exponent less by one

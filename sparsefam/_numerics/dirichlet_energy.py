@@ -16,7 +16,11 @@ _ORDER = 12
 
 
 def energy_scale(box: Sequence[tuple[float, float]]) -> list[float]:
-    """Return the factors of an energy for each axis: squared sides over the volume."""
+    """Return the factors a_d of an energy for each axis of a box, squared sides over the volume.
+
+    They make the energy the mean over the box of squared slopes in units of the sides, which does
+    not depend on the unit of locations.
+    """
     sides = [high - low for low, high in box]
     return [side**2 / math.prod(sides) for side in sides]
 
@@ -101,6 +105,7 @@ def quadrature_energy(
     grid = values.reshape(*shape, -1)
     energy = values.new_zeros(values.shape[-1], values.shape[-1])
     for axis, rule in enumerate(rules):
+        # Nodes of this axis are rows, by panel; nodes of other axes and functions are columns.
         lines = grid.movedim(axis, 0)
         slopes = rule.slopes(lines.reshape(-1, rule.order, lines[0].numel()))
         slopes = slopes.reshape(lines.shape).movedim(0, axis)

@@ -62,7 +62,7 @@ def elliptical_moments(
         exponents: The k of each monomial, ordered by total degree, (N, D).
         lowered: The row of $k - e_j$, or 0 if $k_j = 0$, (N, D).
     """
-    # The first monomial of each total degree, and the number of them all.
+    # The first monomial of each total degree, and the number of all: comb(n + D, D) up to degree n.
     ends, (count, ndim) = [0], exponents.shape
     while ends[-1] < count:
         ends.append(math.comb(len(ends) - 1 + ndim, ndim))
@@ -72,6 +72,7 @@ def elliptical_moments(
     for degree in range(1, len(ends) - 1):
         # Monomials t_i t^k of this degree from t^k and t^(k - e_j), of the two degrees before.
         rows, levels = slice(ends[degree], ends[degree + 1]), (len(ends) - 2 - degree) // 2 + 1
+        # E_s serves E_{s-1} two degrees up: of the last two degrees only E_0 is needed.
         axis = exponents[rows].argmax(-1)
         parent = lowered[rows].gather(-1, axis.unsqueeze(-1)).squeeze(-1)
         moments = _times(loc[..., None, axis], current[..., :levels, parent - ends[degree - 1]])
@@ -189,7 +190,7 @@ def radial_rule(count: int, dim: int, exponent: Tensor) -> tuple[Tensor, Tensor]
     angles = torch.arccos(((at - middle) / (at + middle)).clamp(-1, 1)).unsqueeze(-1)
     scaled = torch.cos(degrees * angles) @ table("roots", (dim, count), at)
     y = (scaled.square() / (at + middle).unsqueeze(-1)).movedim(-1, 0)
-    # Two Newton steps carry the first and second derivatives of the root (numerics.roots).
+    # Two Newton steps carry first and second derivatives of the roots, see `attach_root_gradient`.
     for _ in range(2):
         value, slope, _ = _orthonormal(y, *steps)
         y = y - value / slope
@@ -212,7 +213,15 @@ def _recurrence(k: _Array, shape: float, m: _Array) -> tuple[_Array, _Array, _Ar
 
 
 def _orthonormal(y: Tensor, centers: Tensor, spreads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Evaluate the last polynomial, its derivative and the sum of squares of the others."""
+    r"""Evaluate the last orthonormal polynomial $p_n$, its derivative, and $\sum_{k < n} p_k^2$.
+
+    The recurrence is $\sqrt{b_{k+1}}\,p_{k+1} = (y - a_k) p_k - \sqrt{b_k}\,p_{k-1}$, $p_0 = 1$.
+
+    Args:
+        y: Locations (count, *batch).
+        centers: $a_0, \dots, a_{n-1}$, (n, *batch).
+        spreads: $\sqrt{b_1}, \dots, \sqrt{b_n}$, (n, *batch).
+    """
     value, slope = torch.ones_like(y), torch.zeros_like(y)
     last = last_slope = squares = torch.zeros_like(y)
     below = torch.zeros_like(spreads[0])
@@ -239,6 +248,7 @@ def _roots(dim: int, count: int) -> Numbers:
     matrix[:, i, i] = np.concatenate([first, middles[:, :-1]], 1)
     matrix[:, i[1:], i[:-1]] = np.sqrt(spreads[:, :-1])  # eigvalsh reads the lower triangle
     roots = np.linalg.eigvalsh(matrix * (m + middle)[:, None, None]).clip(0)
+    # Cosines of Chebyshev angles are orthogonal in sums, too, which gives the coefficients.
     waves = np.cos(np.arange(_TABLE)[:, None] * angles) * 2 / _TABLE
     waves[0] /= 2
     return waves @ np.sqrt(roots)

@@ -89,15 +89,16 @@ def require_finite_index(alpha: Tensor | float, batch: Size) -> None:
 def solve(
     scores: Tensor, eps: Tensor, number: float | None, A: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    r"""Return what is proportional to p and to $p^{2-\alpha}$, and A for scores less their maximum.
+    r"""Return p and $s = p^{2-\alpha}$ (..., K), each up to a factor, and A (..., 1).
 
-    None takes the place of the second where alpha may be above 2.
+    A belongs to scores less their maximum. If alpha may be above 2 somewhere, s is None; if it is
+    above 2 everywhere, A is 0, as the solution does not need it.
 
     Args:
         scores: Shape (..., K).
-        eps: alpha - 1.
+        eps: alpha - 1, (..., 1) or of no axes.
         number: The same if it is a number.
-        A: What was returned for the same scores before, which saves the search.
+        A: The third result for the same scores, if there is one, which saves the search.
     """
     if number == 0:
         p = torch.softmax(scores, -1)
@@ -116,23 +117,30 @@ def solve(
 
 
 def _from_below(f: Tensor, eps: Tensor | float, readable: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Return `_power` at A, and A, with epsilon up to 1, for scores whose maximum is 0."""
-    count, found = f.shape[-1], (f, f)
+    """Return `_power` at A (..., 1), and A, by Newton's method from a lower bound.
+
+    Args:
+        f: Scores (..., K) whose maximum is 0.
+        eps: alpha - 1 in (0, 1].
+        readable: Whether values can be read.
+    """
+    count, latest = f.shape[-1], (f, f)
     out = (torch.empty_like(f), torch.empty_like(f)) if readable else (None, None)
     log = eps * math.log(count)
-    # The greatest of Jensen's lower bounds by all scores and by the largest.
+    # Jensen's lower bounds, see `lower_bound`: mean f - (K^-eps - 1) / eps by all scores, and the
+    # maximum, 0, by the largest score alone.
     spread = torch.expm1(-log) if isinstance(log, Tensor) else math.expm1(-log)
     A = (f.mean(-1, keepdim=True) - spread / eps).clamp_min(0)
 
     def sums(A: Tensor) -> tuple[Tensor, Tensor]:
-        nonlocal found
-        found = power, lowered = _power(f, A, eps, out)
+        nonlocal latest
+        latest = power, lowered = _power(f, A, eps, out)
         return power.sum(-1, keepdim=True), lowered.sum(-1, keepdim=True)
 
     steps = count.bit_length() + _STEPS.get(f.dtype, 26)
     if not isinstance(eps, Tensor) and eps == 1:
         A = newton_from_below(sums, A, eps, steps, 0, readable)
-        return *found, A
+        return *latest, A
     A = newton_from_below(sums, A, eps, steps, torch.finfo(f.dtype).eps ** 0.5 / 2, readable)
     return *_power(f, A, eps, out), A
 
@@ -140,9 +148,10 @@ def _from_below(f: Tensor, eps: Tensor | float, readable: bool) -> tuple[Tensor,
 def _power(
     f: Tensor, A: Tensor, eps: Tensor | float, out: Sequence[Tensor | None] = (None, None)
 ) -> tuple[Tensor, Tensor]:
-    """Return the deformed exponential of f - A, accurately for every epsilon, and its slope.
+    r"""Return $(1 + \epsilon x)_+^{1/\epsilon}$ and its derivative in $x = f - A$, both (..., K).
 
-    They may be in the two tensors `out`, which are overwritten.
+    They are accurate for every epsilon up to 1. The derivative is the power divided by its base
+    $1 + \epsilon x$. Both may be in the two tensors `out`, which are overwritten.
     """
     if not isinstance(eps, Tensor) and eps in (0.5, 1.0):
         top = 1 - A if eps == 1 else 1 - eps * A
@@ -150,7 +159,8 @@ def _power(
         if eps == 1:
             return base, torch.sign(base, out=out[1])
         return torch.mul(base, base, out=out[1]), base
-    # The logarithm of a power that is no normal number, which exp and log take long for, is lifted.
+    # Powers below e times the least normal number are zero, as operations on subnormal numbers are
+    # slow: at the floor of y = eps x the power is that large.
     finfo = torch.finfo(f.dtype)
     lowest = (math.log(finfo.tiny) + 1) * eps
     floor = torch.expm1(lowest) if isinstance(lowest, Tensor) else math.expm1(lowest)
@@ -165,20 +175,27 @@ def _power(
 
 
 def _from_least(f: Tensor, eps: Tensor, readable: bool) -> Tensor:
-    """Solve for the least positive probability with epsilon from 1, for scores up to 0."""
+    """Return probabilities (..., K) of scores f with epsilon from 1, from the least positive one.
+
+    The ranks in the support are found first. With v the last score among them and z its
+    probability, all are (z^eps + eps (f - v))^(1 / eps), and z makes their sum 1.
+    """
     dtype, eps, exponent = f.dtype, eps.double(), 1 / eps.double()
     ranked, order = f.double().sort(-1, descending=True)
     count = f.shape[-1]
 
-    def is_in(place: Tensor) -> Tensor:
-        """Return whether the score of some rank has a positive probability."""
-        gaps = ranked - ranked.gather(-1, place.clamp_max(count - 1))
+    def is_in(rank: Tensor) -> Tensor:
+        """Return whether the score of a rank (..., 1) has a positive probability.
+
+        It has one if probabilities of the scores above sum to less than 1 where its own is zero.
+        """
+        gaps = ranked - ranked.gather(-1, rank.clamp_max(count - 1))
         mass = (eps * gaps).clamp_min_(0).pow(exponent).sum(-1, keepdim=True)
-        return (mass < 1) & (place < count)
+        return (mass < 1) & (rank < count)
 
     first = torch.zeros_like(order[..., :1])
     if readable:
-        # Few scores are in the support.
+        # Few scores are in the support: ranks are doubled until one is outside of it in all rows.
         whole, most = count, 1
         ranks = ranked
         while most < whole:
@@ -195,11 +212,13 @@ def _from_least(f: Tensor, eps: Tensor, readable: bool) -> Tensor:
         last, beyond = torch.where(inside, middle, last), torch.where(inside, beyond, middle)
     gaps = eps * (ranked - ranked.gather(-1, last))
     alive, gaps = gaps >= 0, gaps.clamp_min(0)
+    # An upper bound: n probabilities of at least z sum to 1.
     z = 1 / alive.sum(-1, keepdim=True).to(gaps)
     for _ in range(_LEAST_STEPS):
         p = torch.where(alive, (z**eps + gaps) ** exponent, 0.0)
-        share = torch.where(p > 0, z / torch.where(p > 0, p, 1.0), alive.to(p))
-        slope = torch.where(alive, share ** (eps - 1), 0.0).sum(-1, keepdim=True)
+        # dp/dz = (z / p)^(eps - 1).
+        ratio = torch.where(p > 0, z / torch.where(p > 0, p, 1.0), alive.to(p))
+        slope = torch.where(alive, ratio ** (eps - 1), 0.0).sum(-1, keepdim=True)
         step = (p.sum(-1, keepdim=True) - 1) / slope
         z = (z - step).clamp_min(0)
         if readable and bool((step.abs() <= _LEAST_STEP).all()):
@@ -217,11 +236,13 @@ def is_flat(eps: Tensor, number: float | None) -> bool:
 
 
 def _solve(scores: Tensor, eps: Tensor, number: float | None) -> Tensor:
+    """Return the probabilities (..., K) of scores."""
     p, _, _ = solve(scores, eps, number)
     return p / p.sum(-1, keepdim=True)
 
 
 def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
+    """Return the gradients in the scores and in epsilon."""
     p, eps, number = kept
     (grad,), jacobian, by_eps = grads, Jacobian(p, eps, number), None
     if needed[1]:
@@ -230,11 +251,12 @@ def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
 
 
 def _push_forward(kept: Any, changes: Changes) -> Tensor:
+    """Return the change of the probabilities from changes of the scores and of epsilon."""
     p, eps, number = kept
     by_score, by_eps, _ = changes
     jacobian = Jacobian(p, eps, number)
-    found = torch.zeros_like(p) if by_score is None else jacobian.in_scores(by_score)
-    return found if by_eps is None else found + by_eps * jacobian.in_alpha()
+    change = torch.zeros_like(p) if by_score is None else jacobian.in_scores(by_score)
+    return change if by_eps is None else change + by_eps * jacobian.in_alpha()
 
 
 # Compiled graphs would take long to compile its many steps.
@@ -247,13 +269,13 @@ _entmax = differentiable(
 
 
 class Jacobian:
-    """Derivatives of the probabilities, symmetric in scores.
+    r"""Derivatives of the probabilities, symmetric in scores, by $s = p^{2-\alpha}$.
 
     Args:
-        p: The probabilities.
+        p: The probabilities (..., K).
         eps: alpha - 1.
         number: The same if it is a number.
-        powers: What `solve` has returned besides.
+        powers: s, the second result of `solve`, if there is one.
     """
 
     def __init__(
@@ -266,6 +288,8 @@ class Jacobian:
         if powers is not None:
             self._slope = powers
         elif not self._flat:
+            # Above alpha = 2, s grows without bound as p tends to 0. Means depend on ratios of s
+            # only: their weights are s divided by its largest entry.
             log = (1 - eps) * self._positive.log()
             self._slope = log.clamp_max(_LARGEST).exp() * p.sign()
             top = torch.where(p > 0, log, -math.inf).amax(-1, keepdim=True).detach()
@@ -285,25 +309,31 @@ class Jacobian:
         return self._p.clamp_min(torch.finfo(self._p.dtype).tiny)
 
     def in_scores(self, change: Tensor) -> Tensor:
-        """Return the change of probabilities from that of scores, and gradients likewise."""
+        r"""Return $s\,(df - \sum s\,df / \sum s)$, the change of p with scores, (..., K).
+
+        The gradient in scores follows from the gradient in p in the same way, by symmetry.
+        """
         change, weight = change.to(self._p), self._weight
         mean = (weight * change).sum(-1, keepdim=True) / weight.sum(-1, keepdim=True)
-        found = (change - mean) * self._slope
+        result = (change - mean) * self._slope
         if not self._flat:
             # The largest slope may be so large that its product has no digits; the sum is 0.
-            place = weight.argmax(-1, keepdim=True)
-            others = found.scatter(-1, place, 0.0)
-            found = others.scatter(-1, place, -others.sum(-1, keepdim=True))
-        return found.to(self._dtype)
+            largest = weight.argmax(-1, keepdim=True)
+            others = result.scatter(-1, largest, 0.0)
+            result = others.scatter(-1, largest, -others.sum(-1, keepdim=True))
+        return result.to(self._dtype)
 
     def in_alpha(self) -> Tensor:
-        r"""Return the change of probabilities with alpha.
+        r"""Return the change of p with alpha, (..., K).
 
-        At fixed A it is $(p - s - p\log p^\epsilon)/\epsilon^2$, of which s changes nothing.
+        At fixed A it is $(p - s - p\log p^\epsilon)/\epsilon^2$. The change of A adds the multiple
+        of s that makes the sum 0, so that the s in this term has no effect.
         """
         p, eps, log_p = self._p, self._eps, self._positive.log()
         y, steep = eps * log_p, eps > _SMALL_EPSILON
         near, terms = y.clamp_min(-_SMALL), 6 if p.dtype == torch.float32 else 12
+        # As s = p e^-y, (p - s - p y) / eps^2 = -p (log p)^2 (e^-y - 1 + y) / y^2, and the last
+        # quotient is the sum of (-y)^k / (k + 2)!, k = 0, 1, ...
         series = torch.full_like(y, 1 / math.factorial(terms + 2))
         for k in range(terms - 1, -1, -1):
             series = 1 / math.factorial(k + 2) - near * series

@@ -54,9 +54,10 @@ __all__ = [
 # for the margin around the centers, relative to a sum of many functions.
 _BANDS = {torch.float32: 5.3, torch.float64: 8.7}
 _MARGINS = {torch.float32: 5.3, torch.float64: 9.0}
-# Of polynomials in the half-width: the cells in a width, and the coefficients on each.
+# Of tables of polynomials in the half-width of a density, or in its center: the cells in the width
+# of the narrowest function, and the coefficients on each.
 _CELLS = {torch.float32: (2.5, 6), torch.float64: (3.5, 11)}
-# Of polynomials in frequency times half-width: the cells in a unit, and the coefficients on each.
+# Of polynomials in v, frequency times half-width: the cells in a unit, and coefficients on each.
 _UNITS = {torch.float32: (4, 6), torch.float64: (2, 11)}
 # These are interpolated from wide cells: their length, and the nodes on each.
 _LENGTH, _NODES = 4, 20
@@ -71,9 +72,9 @@ _SLACK = 1e-4
 class Waves(NamedTuple):
     """The waves that add up to Gaussian functions, and where the functions are not negligible."""
 
-    low: float  # Below it all functions are negligible,
-    high: float  # and above it
-    period: float
+    low: float  # The functions are negligible below this location
+    high: float  # And above this one
+    period: float  # T: copies of the functions are between low + T and high + T, and so on
     number: int  # K
     width: float  # Standard deviation of the narrowest function
     dtype: torch.dtype
@@ -89,13 +90,13 @@ class Waves(NamedTuple):
 
     @property
     def loc_cells(self) -> tuple[float, int]:
-        """The length and the number of cells of a table of phases."""
+        """The length and the number of cells of the table of phases, from `start` to low + T."""
         length = self.width / _CELLS[self.dtype][0]
         return length, math.ceil((2 * self.period - self.high + self.low) / length) + 1
 
     @property
     def longest(self) -> float:
-        """The largest half-width of a support between the copies of the next periods."""
+        """The largest half-width of a support between two copies, from high - T to low + T."""
         return self.period - 0.5 * (self.high - self.low)
 
     @property
@@ -105,7 +106,7 @@ class Waves(NamedTuple):
 
     @property
     def cells(self) -> tuple[float, int]:
-        """The length and the number of cells of a table."""
+        """The length and the number of cells of a table of half-widths, from 0 to `longest`."""
         length = self.width / _CELLS[self.dtype][0]
         return length, math.ceil(self.longest / length)
 
@@ -136,13 +137,17 @@ class Waves(NamedTuple):
 
 
 def waves_of(extent: tuple[float, ...], dtype: torch.dtype, fraction: float = 1.0) -> Waves:
-    """Return the waves of functions, given the first and last center, least and largest width.
+    """Return the waves of functions, whose period serves all densities centered between them.
 
-    Whatever the center of a density between the functions: if its support ends between them, it is
-    at most as far away from them as they extend. Shorter supports need a fraction of that period.
+    Args:
+        extent: First and last center, least and largest width of the functions.
+        dtype: Of the features.
+        fraction: Of the period that serves all supports, which suffices for short ones.
     """
     first, last, width, widest = extent
     margin = _MARGINS[dtype] * widest
+    # A support that does not hold all functions ends between low and high, so that its half-width
+    # is below last - first + margin: it ends before low + period, where the next copy begins.
     period = 2 * fraction * (1 + _SLACK) * (last - first + margin)
     count = math.ceil(_BANDS[dtype] / width * period / (2 * math.pi)) + 1
     return Waves(first - margin, last + margin, period, count, width, dtype)
@@ -154,6 +159,12 @@ def shifted_waves(
     """Return the waves of functions for densities of bounded half-widths, centered in an interval.
 
     Their period is the least with which no density reaches the next functions.
+
+    Args:
+        extent: First and last center, least and largest width of the functions.
+        dtype: Of the features.
+        centers: Ends of the interval.
+        half: The largest half-width.
     """
     first, last, width, widest = extent
     margin = _MARGINS[dtype] * widest
@@ -184,6 +195,8 @@ def _to_powers(size: int) -> Numbers:
 def _to_units(per_unit: int, size: int) -> Numbers:
     """Return the matrix from values at the nodes of a wide cell to coefficients on its fine cells.
 
+    Its shape is (size, per_unit * _LENGTH, _NODES).
+
     Args:
         per_unit: Fine cells in a unit; a wide cell has _LENGTH units.
         size: Coefficients on each fine cell.
@@ -194,7 +207,10 @@ def _to_units(per_unit: int, size: int) -> Numbers:
 
 
 def _kernel(top: int) -> Numbers:
-    """Return 2 sin^2(v y / 2) / v^2 at the nodes v of wide cells and y of a rule on (0, 1)."""
+    """Return 2 sin^2(v y / 2) / v^2 at the nodes v of wide cells and y of a rule on (0, 1).
+
+    The wide cells reach up to v = top; rows are nodes v, and columns nodes y.
+    """
     starts = _LENGTH * np.arange(top // _LENGTH)[:, None]
     v = (starts + _LENGTH * (_chebyshev(_NODES) + 1) / 2).reshape(-1, 1)
     y = MAKERS["smooth"](top + _FURTHER_NODES, 52)[0]
@@ -213,6 +229,9 @@ _NAMES = (*LOG_DENSITIES,)
 def learned_table(law: str, exponent: Tensor, end: Tensor, waves: Waves) -> Tensor:
     """Return tables (U C, J, K) of densities (U), differentiable in their exponents.
 
+    On each of C cells of half-widths s they are the J coefficients of (1 - phi(w_k s)) / s^2, in
+    powers of the distance from the middle of the cell.
+
     Args:
         law: Name of the family in `LOG_DENSITIES`.
         exponent: The exponents m (U,).
@@ -226,7 +245,7 @@ def learned_table(law: str, exponent: Tensor, end: Tensor, waves: Waves) -> Tens
     # 1 - phi(v) is the mean of 2 sin^2(v y / 2), which cancels nothing at small v.
     weights = weights * torch.exp(LOG_DENSITIES[law](end * y, exact))
     values = table("wave kernel", (top,), exact) @ (weights / weights.sum(0))
-    # (1 - phi(v)) / v^2 by polynomials in v.
+    # h = (1 - phi(v)) / v^2 by polynomials in v.
     per_unit, terms = _UNITS[waves.dtype]
     to_units = table("wave units", (per_unit, terms), exact)
     units = torch.einsum("icn,wnu->uiwc", to_units, values.unflatten(0, (-1, _NODES)))
@@ -235,6 +254,7 @@ def learned_table(law: str, exponent: Tensor, end: Tensor, waves: Waves) -> Tens
     nodes, to_powers = (table(x, (size,), units) for x in ("wave nodes", "wave powers"))
     index = torch.arange(cells, dtype=units.dtype, device=units.device)
     s = length * (index.unsqueeze(-1) + (nodes + 1) / 2)
+    # (1 - phi(w s)) / s^2 = w^2 h(w s).
     omega = waves.frequencies(units)
     u = s.unsqueeze(-1) * (omega * per_unit)
     cell = u.to(torch.int32).clamp(max=units.shape[-1] - 1)
@@ -300,11 +320,15 @@ class _Cells(NamedTuple):
 
     @classmethod
     def _at(cls, position: Tensor) -> "_Cells":
+        """Return the cells of positions, which are counted in cells from the first one."""
         number = position.detach().to(torch.int32)
         return cls(number, position - (number + 0.5))
 
     def differentiable_sums(self, tables: Tensor) -> Tensor:
-        """Return the same sums, by Horner's scheme, with derivatives of any order."""
+        """Return the polynomials (..., g, l, K) of tables (C, J, K), with derivatives of any order.
+
+        They are computed by Horner's scheme; `_sums` of `terms` are the same numbers.
+        """
         rows = tables.flatten(1).index_select(0, self.number.flatten())
         rows = rows.view(*self.number.shape, *tables.shape[1:])
         total, u = rows[..., -1, :], self.distance.unsqueeze(-1)
@@ -313,7 +337,7 @@ class _Cells(NamedTuple):
         return total
 
     def terms(self, tables: Tensor) -> tuple[Tensor, Tensor]:
-        """Return rows (..., g, l, J) of tables of coefficients, and the powers of each."""
+        """Return the rows (..., g, l, J) of coefficients in tables (C J, K), and their powers."""
         size = tables.shape[1]
         order = torch.arange(size, dtype=torch.int32, device=tables.device)
         rows = torch.add(order, self.number.unsqueeze(-1), alpha=size)
@@ -321,7 +345,8 @@ class _Cells(NamedTuple):
 
 
 def _sums(tables: Tensor, rows: Tensor, factors: Tensor) -> Tensor:
-    """Return sums (g, l, K) of rows (g, l, J) of tables times factors, in one pass."""
+    """Return sums (g, l, K) of rows (g, l, J) of tables (C, J, K) times factors (g, l, J)."""
+    # Bags of rows, with weights, are summed in one pass: no array of all rows is made.
     coefficients, weights = tables.flatten(0, 1), factors.flatten(0, 1)
     total: Tensor = embedding_bag(
         rows.flatten(0, 1), coefficients, mode="sum", per_sample_weights=weights
@@ -544,22 +569,23 @@ def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
         pulled = upstream @ _amplitudes(right, components).mT
         if weights is not None:
             pulled = pulled.repeat_interleave(weights.shape[-1], 1)
-        along, across = pulled[..., :count], pulled[..., count:]
-        even = torch.addcmul(cos * along, sin, across)
-        odd = torch.addcmul(cos * across, sin, along, value=-1)
-        # d phases / d loc = omega (-sin, cos).
-        slopes = odd.addcmul_(odd, loss, value=-1) @ omega, (slope * even).sum(-1)
+        by_cos, by_sin = pulled[..., :count], pulled[..., count:]
+        # Features are phi (cos, sin), and d (cos, sin) / d loc = omega (-sin, cos).
+        by_phi = torch.addcmul(cos * by_cos, sin, by_sin)
+        by_angle = torch.addcmul(cos * by_sin, sin, by_cos, value=-1)
+        by_angle.addcmul_(by_angle, loss, value=-1)
+        slopes = by_angle @ omega, (slope * by_phi).sum(-1)
         if mix is not None:
             slopes = slopes[0] * mix.flatten(1), slopes[1] * mix.flatten(1)
             if by_weights is not None:
-                damped = torch.addcmul(even, even, loss, value=-1)
+                damped = torch.addcmul(by_phi, by_phi, loss, value=-1)
                 by_weights[block] = damped.sum(-1).view_as(mix)
-            even = even * mix.flatten(1).unsqueeze(-1)
+            by_phi = by_phi * mix.flatten(1).unsqueeze(-1)
         for gradient, x in zip((by_loc, by_half), slopes, strict=True):
             if gradient is not None:
                 gradient[components] = x
         if by_tables is not None:
-            terms = (-even).unsqueeze(-2) * factors.unsqueeze(-1)
+            terms = (-by_phi).unsqueeze(-2) * factors.unsqueeze(-1)
             by_tables.index_add_(0, cells.number[1].flatten(), terms.flatten(0, 1))
         if by_right is not None:
             features = _mix(_damp(phases, loss), mix)

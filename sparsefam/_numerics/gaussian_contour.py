@@ -151,6 +151,7 @@ def _integrals(inputs: Sequence[Tensor], kind: str, sloped: bool) -> tuple[Tenso
         return (size.to(loc.dtype),)
     derivatives = averages(contour, b, lam, spread.dim() > 1, drift if kind == "any" else None)
     scaled = [size.to(loc.dtype), *(size * x.double() for x in derivatives)]
+    # From (D, ..., R, N) to (R, N, D, ...).
     ends = [x.movedim(tuple(range(x.dim() - 2)), tuple(range(2 - x.dim(), 0))) for x in scaled]
     return (*ends, frame.rotation, frame.inverse, frame.shrink)
 
@@ -210,6 +211,7 @@ def _forward(
 
 
 def _like_outputs(*arguments: Any) -> list[Tensor]:
+    """Return tensors of the shapes of the outputs of `_forward`, without chunks."""
     *inputs, kind, _ = arguments
     return [x.contiguous() for x in _integrals(inputs, kind, True)]
 
@@ -272,7 +274,12 @@ class Frame:
 
 @torch.no_grad()
 def whiten(loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor) -> Frame:
-    """Return the frame of densities (R) and Gaussians (N)."""
+    """Return the frame of densities (R) and Gaussians (N).
+
+    In u = L^-1 (t - loc) a Gaussian has the covariance L^-1 C L'^-1, and columns of the rotation
+    are its eigenvectors: right singular vectors of L if C = w^2 I, as L^-1 L'^-1 = (L' L)^-1, and
+    of (L^-1 F)' if C = F F'.
+    """
     scale_tril, spread = scale_tril.double(), spread.double()
     unit = torch.eye(loc.shape[-1], dtype=torch.float64, device=loc.device)
     inverse = torch.linalg.solve_triangular(scale_tril, unit.expand_as(scale_tril), upper=False)
@@ -396,8 +403,11 @@ def _phase(
 
 
 def _minus_log1p(x: Tensor, y: Tensor, radius: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the accurate real and imaginary parts of d - log(1 + d), and log(1 + d)."""
-    growth = 2 * x + radius
+    """Return the accurate real and imaginary parts of d - log(1 + d), and log(1 + d).
+
+    Here d = x + iy, and `radius` is |d|^2.
+    """
+    growth = 2 * x + radius  # |1 + d|^2 - 1
     log_size, angle = torch.log1p(growth), torch.atan2(y, 1 + x)
     # y - angle = r x + (r - arctan r), by a series where the difference would cancel.
     r = y / (1 + x)
@@ -410,7 +420,11 @@ def _minus_log1p(x: Tensor, y: Tensor, radius: Tensor) -> tuple[Tensor, Tensor, 
 
 
 def _nodes(top: Tensor, p: Tensor, g: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return nodes x + iy and their complex steps (n, ...), and the curvature at the saddle."""
+    """Return x and y of nodes d = x + iy, their steps (n, *pairs), and k2 (*pairs).
+
+    k2 is the curvature of the exponent at the saddle. Steps are complex, and lack a factor
+    k2^(-1/2). Terms of axes, p and g, are (D, *pairs).
+    """
     log_step, step1, bend0, bend1, damp, cross, stretch = _SHAPES[count]
     # Derivatives at d = 0, up to their signs, of the exponent's terms in `_phase`.
     square = p * p
@@ -435,7 +449,10 @@ def _nodes(top: Tensor, p: Tensor, g: Tensor, count: int) -> tuple[Tensor, Tenso
 
 
 def _saddle(lam: Tensor, b: Tensor, top: Tensor) -> Tensor:
-    """Return the real z > 0 with z = m + 1 + sum(p_k/2 + B_k), accurate to a few digits."""
+    """Return the saddle z = m + 1 + sum(p_k/2 + B_k) > 0, (*pairs), accurate to a few digits.
+
+    See `_SHAPES` for p_k and B_k. Arguments are lam and b (D, *pairs), and top = m + 1 (*pairs).
+    """
     # Start from lower bounds: z0 >= (|b| - 1)/(2 max lam) for every subset of axes. The subsets of
     # axes no wider than one axis suffice.
     narrower = lam.unsqueeze(0) <= lam.unsqueeze(1)
@@ -452,7 +469,11 @@ def _steps_for(dim: int) -> int:
 
 
 def _secular_step(z: Tensor, lam: Tensor, b: Tensor, top: Tensor) -> Tensor:
-    """Return More and Sorensen's step: the reciprocal of |b q| is almost linear in z.
+    """Return the next z by More and Sorensen's step: 1 / |b q| is almost linear in z.
+
+    At the saddle z (1 - |b q|^2) = top + sum(p) / 2, or |b q| = 1 - nu / z with a nu that hardly
+    varies. At the current z, where |b q| = rho, the tangent of 1 / |b q| is (a + c z) / rho. The
+    next z solves rho / (a + c z) = 1 - nu / z, a quadratic equation.
 
     See Computing a trust region step (1983), SIAM J. Sci. Stat. Comput. 4.
     """
@@ -474,7 +495,11 @@ def _secular_step(z: Tensor, lam: Tensor, b: Tensor, top: Tensor) -> Tensor:
 
 
 def _halley_step(z: Tensor, lam: Tensor, b: Tensor, top: Tensor) -> Tensor:
-    """Return Halley's step in log z for H = z - m - 1 - sum(p/2 + B)."""
+    """Return Halley's step in log z for H = z - m - 1 - sum(p/2 + B).
+
+    Derivatives in log z are p q of p, and B (1 - 2 p) of B, which give h1 and h2, the first and the
+    second derivative of H.
+    """
     scaled = 2 * z * lam
     q = 1 / (1 + scaled)
     p = scaled * q
@@ -530,21 +555,23 @@ def averages(
 
 
 def _variation(contour: Contour, b: Tensor) -> Tensor:
-    """Return 1 - F(z0)/F(z) for the Gaussian F in the integrand if it hardly varies, else 1.
+    """Return 1 - F(z0)/F(z), (n, *pairs), if the Gaussian F in the integrand hardly varies, else 1.
 
-    The integral of a constant F does not depend on m. Subtracting it keeps the derivative in m
-    accurate for Gaussians much wider than the ball.
+    F is the product of sqrt(z / (1 + 2 z lam_k)) exp(-z b_k^2 / (1 + 2 z lam_k)). The integral of a
+    constant F does not depend on m. Subtracting it keeps the derivative in m accurate for Gaussians
+    much wider than the ball.
     """
     q = contour.shrink.unsqueeze(1)
     ratio = -q * contour.nodes / (1 + contour.nodes)
     x, y = ratio.real, ratio.imag
     bend = contour.saddle * (b.unsqueeze(1) * q).square() * contour.steps
+    # u + iv = log(F(z0)/F(z)): along an axis log((1 + p d) / (1 + d)) / 2 + z0 (b q)^2 s.
     u = (0.25 * torch.log1p(x * (2 + x) + y * y) + bend.real).sum(0)
     v = (0.5 * torch.atan2(y, 1 + x) + bend.imag).sum(0)
-    even = (u.abs() + v.abs()).amax(0) < 1
-    u, v = torch.where(even, u, 0.0), torch.where(even, v, 0.0)
+    near = (u.abs() + v.abs()).amax(0) < 1
+    u, v = torch.where(near, u, 0.0), torch.where(near, v, 0.0)
     real = 2 * torch.sin(0.5 * v).square() - torch.expm1(u) * torch.cos(v)
-    return torch.complex(torch.where(even, real, 1.0), -torch.exp(u) * torch.sin(v))
+    return torch.complex(torch.where(near, real, 1.0), -torch.exp(u) * torch.sin(v))
 
 
 def _outer(x: Tensor, y: Tensor) -> Tensor:
@@ -655,6 +682,8 @@ class _FixedNodes:
         if self.kind == "any":  # Gamma(m + 1 + D/2) z^-(m + 1)
             logs = (self.fixed[4].unsqueeze(-1) + 1).log() + contour.log_nodes
             phase = phase + torch.lgamma(m + (1 + b.shape[-1] / 2)) - (m + 1) * logs
+        # The weights hold the integrand at the inputs that were fixed: the factor there is 1, and
+        # only has derivatives.
         return (self.weights * torch.exp(phase - phase.detach())).imag.sum(0)
 
     def partials(self, *inputs: Tensor) -> tuple[Tensor, ...]:

@@ -71,6 +71,7 @@ class Profile:
         """
         orders = range(len(self.coefficients))
         at = [sum([c * abs(x0) ** k for k, c in enumerate(self.derivative(d))]) for d in orders]
+        # J_d is the d-th derivative in -x on the left of the break, less that on its right.
         even, odd = {1: (1, -1), 0: (0, 2), -1: (-1, -1)}[x0]
         return [(odd if d % 2 else even) * x for d, x in enumerate(at)]
 
@@ -116,7 +117,7 @@ def _forward(
     coefficients: tuple[float, ...],
     order: int,
 ) -> Tensor:
-    """Compute R_{f,n}."""
+    """Compute R_{f,n}, elementwise, for the profile f with these coefficients and the order n."""
     return _integrals(loc, scale, center, width, ((Profile(coefficients), order),))[0]
 
 
@@ -161,7 +162,11 @@ def _push_forward(kept: Any, changes: Changes) -> Tensor:
 def _vmap(
     function: Callable[..., Tensor], _: Any, dims: tuple[int | None, ...], *inputs: Any
 ) -> tuple[Tensor, int]:
-    # The function is elementwise: the mapped axis goes first, and others are padded to broadcast.
+    """Return the result with the axis that vmap maps over in front, and 0, the index of that axis.
+
+    The function is elementwise: the axis goes to the front of the tensors that have it, and other
+    axes are padded to broadcast.
+    """
     rank = max(x.dim() - (d is not None) for x, d in zip(inputs[:4], dims, strict=False))
     front = []
     for x, d in zip(inputs[:4], dims, strict=False):
@@ -209,6 +214,7 @@ def _integrals_of_block(inputs: Sequence[Tensor], orders: _Orders) -> list[Tenso
     shape = broadcast_shapes(offset.shape, scale.shape, width.shape)
     if values_are_readable(width) and width.dim() and bool((width == width[..., :1]).all()):
         width = width[..., :1]  # terms in it are computed once
+    # f is even: mirroring x changes the sign of the offset, and that of odd derivatives.
     side, distance = offset.sign().expand(shape), offset.abs().expand(shape)
     rounding = rounding * side
     values = _by_regime((distance, rounding, scale, width), orders)
@@ -317,6 +323,7 @@ def _repeated_integrals(y: Tensor, lowest: int, highest: int) -> dict[int, Tenso
     y = y.clamp(-end, end)
     density = torch.addcmul(y.new_full((), _LOG_PEAK), y, y, value=-0.5).exp_()
     tail = (y.abs() * math.sqrt(0.5)).erfc_().mul_(0.5)
+    # Both are below the bound at `end` and beyond, and become 0 there.
     density, tail = (x.sub_(bound).clamp_min_(0) for x in (density, tail))
     derivatives = _hermite(y, density, max(highest - 1, 0))
     integrals = {0: tail.mul_(y.sign()), **{n + 1: x for n, x in enumerate(derivatives)}}

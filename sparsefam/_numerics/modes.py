@@ -130,6 +130,7 @@ def vmapped() -> bool:
 
 
 def _levels() -> list[_Kind]:
+    """Return the kinds of the active transforms of `torch.func`, the outermost first."""
     return [level.key() for level in torch._C._functorch.get_interpreter_stack() or []]
 
 

@@ -95,6 +95,8 @@ def newton_from_below(
     """
     mass, rate = sums(A)
     low = A + newton_step(mass, rate, eps)
+    # With k = rate (1 - eps A) / (eps mass), the norm mass^(1/k) of c (1 - eps A)^k is linear in A,
+    # and Newton's step for it, with 1/k in place of eps, goes to the root.
     A = torch.fmax(low, A + newton_step(mass, rate, eps * mass / (rate * (1 - eps * A))))
     active = torch.ones_like(A, dtype=torch.bool)
     for _ in range(steps):
@@ -206,7 +208,11 @@ def _solve_rows(f: Tensor, measure: Tensor, power: Power) -> _Solution:
 
 
 def _newton(A: Tensor, f: Tensor, measure: Tensor, power: Power) -> _Solution:
-    """Take Newton steps from A (R,) until masses are 1 up to `_CLOSE` or rounding."""
+    """Take Newton steps from A (R,) until masses are 1 up to `_CLOSE` or rounding.
+
+    Return for each row the solution whose mass is nearest to 1. On a device the number of steps is
+    fixed, and the last solution is returned.
+    """
     best = current = _Solution.at(A, f, measure, power)
     if not f.is_cpu:
         for _ in range(_STEPS.get(f.dtype, 3)):
@@ -219,6 +225,7 @@ def _newton(A: Tensor, f: Tensor, measure: Tensor, power: Power) -> _Solution:
         if not len(active):
             break
         A, before = current.A + current.step(power.eps), current.mass
+        # Rows that are done stay in the arrays until they are half of them: copies cost time, too.
         if 2 * len(active) <= len(rows):
             rows, A, before, power = rows[active], A[active], before[active], power.take(active)
             f = f.index_select(-1, active)
@@ -232,13 +239,14 @@ def _newton(A: Tensor, f: Tensor, measure: Tensor, power: Power) -> _Solution:
             for whole, update in zip(best, current, strict=True):
                 whole.index_copy_(-1, rows[kept], update.index_select(-1, kept))
         # Stop where rounding keeps steps from helping; but a step from a mass below 1, where the
-        # mass is convex, may go far beyond the root.
-        # Where `current` is better, `before` may have changed with `found`, and is not read.
+        # mass is convex, may go far beyond the root. Writing to `best` may have changed `before`,
+        # but only in rows that are better, where it does not count.
         going = (error > close) & (better | (before < 1) & (current.mass > 1))
     return best
 
 
 def _like_solution(f: Tensor, *_: object) -> list[Tensor]:
+    """Return empty tensors of the shapes of `_solve`, for scores (m, G, R)."""
     like = torch.empty_like(f).contiguous()
     return [f.new_empty(f.shape[-1]), like, torch.empty_like(like), f.new_empty(f.shape[-1])]
 

@@ -148,6 +148,7 @@ def differentiable(
 
 
 def _kept(ctx: Any) -> list[Any]:
+    """Return what `keep` returned, of which torch saves only tensors."""
     pairs = zip(ctx.saved_tensors, ctx.others, strict=True)
     return [other if tensor is None else tensor for tensor, other in pairs]
 

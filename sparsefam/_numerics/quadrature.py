@@ -54,7 +54,10 @@ def _gauss(order: int) -> Numbers:
 
 
 def _smooth(order: int, bits: int) -> Numbers:
-    """Return the nodes and weights of `smooth_unit_rule`, (2, order), with nodes below 1."""
+    """Return the nodes and weights of `smooth_unit_rule`, (2, order), with nodes below 1.
+
+    In a dtype of so many bits the largest nodes would round to 1, where powers may be infinite.
+    """
     y, w = scipy.special.roots_legendre(order)
     y, w = (y + 1) / 2, w / 2
     x = np.minimum(y**3 * (10 + y * (6 * y - 15)), 1 - 2.0**-bits)
@@ -77,6 +80,7 @@ def _cached(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Tensor:
+    """Return the array of a maker for sizes and numbers as a tensor, which no caller may change."""
     return constant(MAKERS[name](*sizes, *numbers), dtype, device)
 
 
@@ -87,6 +91,7 @@ def _table(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Tensor:
+    """Return a copy of `_cached`, as results of an operator share memory with nothing."""
     return _cached(name, tuple(sizes), tuple(numbers), dtype, device).clone()
 
 
@@ -109,7 +114,14 @@ _table_operator = operator("table", _table, _like_table)
 def table(
     name: str, sizes: tuple[int, ...], like: Tensor, numbers: tuple[float, ...] = ()
 ) -> Tensor:
-    """Return an array that numpy makes once, whatever mode of torch is active."""
+    """Return an array that numpy makes once, whatever mode of torch is active.
+
+    Args:
+        name: Of a function in `MAKERS`.
+        sizes: Its first arguments.
+        like: A tensor of the dtype and device of the result.
+        numbers: Its other arguments.
+    """
     arguments = (name, sizes, numbers, like.dtype, like.device)
     if compiled_by_dynamo():
         return _table_operator(*arguments)
@@ -236,7 +248,10 @@ def _evaluate(
 
 
 def _refine(function: Callable[[Tensor], Tensor], cuts: Tensor, rounding: float) -> Tensor:
-    """Return further cuts (*batch, J'), NaN where an element of the batch needs none."""
+    """Return further cuts (*batch, J'), NaN where an element of the batch needs none.
+
+    Subintervals are halved until integrals by `_ORDER` and `_LOWER_ORDER` nodes agree on each.
+    """
     ordered = sort_cuts(cuts)
     low, high, more, size = ordered[:-1], ordered[1:], [cuts[..., :0]], None
     for _ in range(_MAX_ROUNDS):
@@ -246,15 +261,15 @@ def _refine(function: Callable[[Tensor], Tensor], cuts: Tensor, rounding: float)
             size = (fine[1] * fine[0].abs()).flatten(0, 1).sum(0)
         middle = (low + high) / 2
         coarse = (error > _TOLERANCE * size + rounding) & (middle > low) & (middle < high)
-        columns = coarse.reshape(len(coarse), -1).any(-1)
-        if not columns.any() or sum(x.shape[-1] for x in more) > _MAX_SUBINTERVALS:
+        halved = coarse.reshape(len(coarse), -1).any(-1)
+        if not halved.any() or sum(x.shape[-1] for x in more) > _MAX_SUBINTERVALS:
             break
-        coarse, middle = coarse[columns], middle[columns]
+        coarse, middle = coarse[halved], middle[halved]
         more.append(torch.where(coarse, middle, torch.nan).movedim(0, -1))
         # Continue with the halves of coarse subintervals, empty where only others are coarse.
         low, high = (
-            torch.where(coarse, low[columns], middle),
-            torch.where(coarse, high[columns], middle),
+            torch.where(coarse, low[halved], middle),
+            torch.where(coarse, high[halved], middle),
         )
         low, high = torch.cat([low, middle]), torch.cat([middle, high])
     return torch.cat(more, -1)

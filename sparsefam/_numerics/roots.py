@@ -34,6 +34,7 @@ def increasing_root(
     """
     count = iterations or (22 if lower.dtype == torch.float32 else 64)
     with torch.no_grad():
+        # a is the newest location; b brackets the root with it, and c is the end that it replaced.
         b, a = torch.broadcast_tensors(lower.detach(), upper.detach())
         fa, fb = function(a).clamp_min(0), function(b).clamp_max(0)
         c, fc = a, fa
@@ -57,13 +58,26 @@ def increasing_root(
 def _interpolation_step(
     a: Tensor, b: Tensor, c: Tensor, fa: Tensor, fb: Tensor, fc: Tensor
 ) -> Tensor:
-    """Return the fraction of [a, b] to go: one half where interpolation is not safe."""
+    """Return the fraction of the way from a to b to go next: one half if interpolation is not safe.
+
+    Interpolation takes the parabola of x as a function of f through three points, at f = 0. It is
+    safe if that is monotone from b to c, which Chandrupatla's inequalities in xi and phi say.
+
+    Args:
+        a: The newest location, elementwise.
+        b: The other end of the bracket.
+        c: The end of the bracket that a replaced.
+        fa: The function at a.
+        fb: The function at b, of the other sign.
+        fc: The function at c.
+    """
     xi, phi = (a - b) / (c - b), (fa - fb) / (fc - fb)
     valid = (phi.square() < xi) & ((1 - phi).square() < 1 - xi)
     quadratic = fa / (fb - fa) * fc / (fb - fc) + (c - a) / (b - a) * fa / (fc - fa) * fb / (
         fc - fb
     )
     eps = torch.finfo(a.dtype).eps
+    # At least one rounding from both ends, so that the bracket shrinks.
     tolerance = (eps * a.abs() / (b - a).abs()).clamp(eps, 0.5)
     step = torch.where(valid & torch.isfinite(quadratic), quadratic, 0.5)
     return torch.minimum(torch.maximum(step, tolerance), 1 - tolerance)

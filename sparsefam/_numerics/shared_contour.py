@@ -135,7 +135,9 @@ def _slopes_of_pairs(inputs: Four, axes: Tensor, exponent: float) -> tuple[Tenso
 
 
 def _symmetric(entries: Tensor, dim: int) -> Tensor:
-    """Return symmetric matrices (..., D, D) from their diagonals, one after the other."""
+    """Return symmetric matrices (..., D, D) from their diagonals (..., S), one after the other."""
+    # Diagonal g has D - g entries, and begins after g D - g (g - 1) / 2 others. The entry of row i
+    # and column j is at min(i, j) in it.
     entry, k = entries.unbind(-1), range(dim)
     gaps = [[abs(i - j) for j in k] for i in k]
     index = [
@@ -246,7 +248,8 @@ def integrate_rows(
     served, level = level < len(contours.counts), level.clamp(max=len(contours.counts) - 1)
     turns, squares, z = axes.mT.contiguous(), lengths.square(), (2.5 * longest + 4).unsqueeze(-1)
     # Chernoff's bound: at any real z > 0 the integrand bounds the integral. Beyond the cutoffs its
-    # exponent z - sum_d z y_d^2 / (2 z + sigma_d^2) is below LOG_ZERO.
+    # exponent z - sum_d z y_d^2 / (2 z + sigma_d^2) is below LOG_ZERO. Along one axis this
+    # begins nearest to the support for z = sigma sqrt(-LOG_ZERO / 2) = 2.55 sigma.
     cutoffs = 1 / ((squares + 2 * z) * (1 - LOG_ZERO / z))
     rows = _Rows(turns, turns @ (loc.double() / width).unsqueeze(-1), squares, cutoffs, level)
     points = centers.double().mT / width
@@ -300,7 +303,10 @@ def _sum_blocks(
 def _sum_in_order(
     rows: _Rows, points: Tensor, contours: Contours, sloped: bool, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Compute `_sum_nodes` in blocks of rows that have one contour and reach as many centers."""
+    """Compute `_sum_nodes` in blocks of rows that have one contour and reach as many centers.
+
+    Each block sums over the centers near to its rows only, where values are not zero.
+    """
     (dim, size), total = points.shape, len(rows.level)
     count = contours.counts[int(rows.level.amax())] if total else 1
     if total * size * count <= 2 * _BLOCK:
@@ -309,6 +315,7 @@ def _sum_in_order(
     reached = near.sum(-1)
     if int(reached.sum()) > _MOST_REACHED * total * size:
         return _sum_blocks(rows, points, contours, count, sloped, dtype)
+    # By contour, and then from many centers to few: the first row of a block reaches the most.
     order = (rows.level * (size + 1) - reached).argsort(stable=True)
     rows = _Rows(*(x.index_select(0, order) for x in rows))
     near, reached = near.index_select(0, order), reached.index_select(0, order)
@@ -352,10 +359,17 @@ def _near(rows: _Rows, points: Tensor) -> Tensor:
 
 
 def _columns(near: Tensor, reached: Tensor, most: int) -> Tensor:
-    """Return the indices (r, most) of centers near to each row, padded with N, their number."""
+    """Return the indices (r, most) of centers near to each row, padded with N, their number.
+
+    Args:
+        near: Mask of the centers near to each row (r, N).
+        reached: How many these are (r,).
+        most: The greatest of these numbers.
+    """
     count, size = near.shape
     flat, row_numbers = near.flatten().nonzero().squeeze(-1), torch.arange(count)
     row = row_numbers.repeat_interleave(reached)
+    # The k-th center of a row goes to slot row * most + k of the flat result.
     slots = torch.arange(len(flat)) + (row_numbers * most - reached.cumsum(0) + reached)[row]
     index = torch.full((count * most,), size)
     return index.index_copy_(0, slots, flat - row * size).reshape(count, most)
@@ -378,10 +392,12 @@ def _sum_nodes(
     nodes = nodes.unsqueeze(1)
     inverse = (nodes + 0.5 * rows.squares.unsqueeze(-1)).reciprocal()
     ratio, half = nodes * inverse, 0.5 * inverse
-    # Arguments of inverses are between -pi and 0; products of two may have arguments below -pi.
+    # Arguments of inverses are between -pi and 0. A product of two may be below -pi, on another
+    # branch of `sqrt`: its root is -i sqrt(-product), and `front` has the factor -i.
     front = front * (-inverse[:, 0] * inverse[:, 1]).sqrt()
     if dim == 3:
         front = front * inverse[:, 2].sqrt()
+    # At the middle of a support, where the largest value is, all waves are 1.
     largest, front = front.real.sum(-1), front.unsqueeze(1)
     # The logarithms of sizes of waves, their phases, and a sum that is below 1 near the support.
     # With ratio = 2 z / (2 z + sigma^2), the exponent is -ratio y^2 / 2 along each axis.
@@ -413,7 +429,10 @@ def _sum_nodes(
 
 @cache
 def _contours(exponent: float, dim: int, device: torch.device) -> Contours:
-    """Return the contours of an exponent, cached."""
+    """Return the contours of an exponent (P), cached, with their factors for D dimensions.
+
+    Padding nodes are at i, where the integrand is finite.
+    """
     fitted = next(x for most, x in CONTOURS.items() if exponent <= most)
     counts = [count for count, _ in fitted.values()]
     nodes, fronts = np.zeros((2, len(fitted), max(counts)), np.complex128)

@@ -99,15 +99,24 @@ def log_ball_tail(radius: Tensor, m: Tensor, dim: int = 1) -> Tensor:
     if dim % 2:
         total = torch.exp(_log_mills(radius, b))
         term = radius * (2 / math.sqrt(math.pi) * torch.exp(log_gamma_ratio(b, 0.5)))
+    # P(|x| > r) is the incomplete beta function I_p(b, D/2), and two more dimensions add a term:
+    # I_p(b, a + 1) = I_p(b, a) + p^b r^(2 a) / (a B(a, b)), from a = 1/2 or 1 on.
     for j in range((dim - 1) // 2):
         total = total + term
-        order = dim % 2 / 2 + (1 - dim % 2) + j
-        term = term * square * ((order + b) / (order + 1))
+        a = dim % 2 / 2 + (1 - dim % 2) + j
+        term = term * square * ((a + b) / (a + 1))
     return log_power + total.log()
 
 
 def _log_mills(x: Tensor, b: Tensor) -> Tensor:
-    r"""Return $\log G$, $G = 2C \int_x^1 (1 - t^2)^{b-1} dt / (1 - x^2)^b$, for $0 \le x < 1$."""
+    r"""Return $\log G$, $G = 2C \int_x^1 (1 - t^2)^{b-1} dt / (1 - x^2)^b$, for $0 \le x < 1$.
+
+    The constant C makes $G(0) = 1$. The table of `_mills` gives $(G (1 + x\sqrt b/c) - 1)/s$.
+
+    Args:
+        x: Shape (*sample, *batch).
+        b: Shape (*batch).
+    """
     count, narrow = _MILLS_COUNT[x.dtype], _MILLS_MAP * torch.rsqrt(b)
     variable = x * (1 + narrow) / (x + narrow)
     rows = torch.tensordot(
@@ -141,6 +150,7 @@ def _mills(count: int) -> Numbers:
     y = np.cos(np.pi * (np.arange(count) + 0.5) / count)
     variable, inverse = (y[:, None] + 1) / 2, (y + 1) / 2
     x = variable * _MILLS_MAP * inverse / (1 + _MILLS_MAP * inverse - variable)
+    # Nodes and weights of `_decay_rule` from -4.6 to 4.2, the weights times e^-tau.
     step = 8.8 / 300
     gap = np.exp(4.6 - step * (np.arange(300) + 0.5))
     tau = np.exp(-gap) / gap
@@ -150,6 +160,7 @@ def _mills(count: int) -> Numbers:
     square = x[..., None] ** 2
     root = np.sqrt(square + (1 - square) * start**2)
     fall = (weights * square * (1 - start**2) / (root * start * (root + start))).sum(-1)
+    # With s `variable`, x sqrt(b)/c is s steep, and G is 1 - fall / sum(weights / start).
     steep = 1 / (1 + _MILLS_MAP * inverse - variable)
     series = steep - fall / (weights / start).sum(-1) * (1 / variable + steep)
     polynomials = np.polynomial.chebyshev.chebvander(y, count - 1) * (2 / count)
@@ -278,10 +289,12 @@ def _cosine_mean(rho: Tensor, nu: Tensor) -> Tensor:
     count, last, depth = _COSINE_RULE[nu.dtype]
     step = last / count
     t = step * (torch.arange(count, dtype=nu.dtype, device=nu.device) + 0.5)
-    # cosh(x_max)^{-(2 nu + 1)} = e^{-depth}
+    # cosh(x_max)^{-(2 nu + 1)} = e^{-depth}, and arcosh(e^a) = a + log(1 + sqrt(1 - e^{-2 a})).
     log_cosh = depth / (2 * nu.detach() + 1)
     x_max = log_cosh + torch.log1p(torch.sqrt(-torch.expm1(-2 * log_cosh)))
     x = x_max[..., None] * (torch.sinh(t) / math.sinh(last))
+    # The density times du = cosh(x)^-2 dx is cosh(x)^{-(2 nu + 1)} dx, and dx = cosh(t) dt up to a
+    # factor; softmax makes the weights sum to one.
     log_weight = torch.log(torch.cosh(t)) - (nu[..., None] + 0.5) * torch.log1p(
         torch.sinh(x).square()
     )

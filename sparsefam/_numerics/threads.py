@@ -9,6 +9,7 @@ import torch
 __all__ = ["one_thread"]
 
 _lock, _local = threading.Lock(), threading.local()
+# Threads inside of `one_thread`, and torch's number of threads when none was.
 _users, _threads = 0, 1
 
 

@@ -83,10 +83,12 @@ def _weights(
 
 
 def _like_weights(x: Tensor, *arguments: Any) -> list[Tensor]:
+    """Return empty tensors of the shapes of `_weights`, one for each name."""
     return [torch.empty_like(x).contiguous() for _ in arguments[-1].split()]
 
 
 def _keep(inputs: tuple[object, ...], weights: tuple[Tensor, ...]) -> tuple[object, ...]:
+    """Return the arguments of `_weights`, and weights of "lowered" for derivatives of "power"."""
     return *inputs, weights[1] if inputs[-1] == "power lowered" else None
 
 
