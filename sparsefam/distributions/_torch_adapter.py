@@ -217,7 +217,8 @@ def _image(transform: Any, ends: tuple[Any, Any], dtype: torch.dtype) -> tuple[A
 def _turns(transform: Any, sign: Any, is_half_line: bool) -> bool:
     """Return whether a transform turns an interval around, so that lower ends become upper ones.
 
-    Only of half-lines must this be known: two finite ends can be sorted.
+    Half-lines need the sign; for others with a sign that is a tensor it returns False, and `_image`
+    sorts the images of both ends.
 
     Args:
         transform: The transform, for messages.

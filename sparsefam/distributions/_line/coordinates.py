@@ -15,8 +15,8 @@ _REACH = {torch.float32: 66.0, torch.float64: 600.0}
 class Coordinate:
     """Base class of coordinates: variables y that replace the location t in integrals.
 
-    Subclasses implement t(y), `locations`, and its inverse, `onto`. Nodes between two cuts in y are
-    those of Gauss-Legendre rules, graded towards cuts where the density has a kink or a power.
+    Subclasses implement t(y), `locations`, and its inverse, `onto`. Between two cuts in y there is
+    a Gauss-Legendre rule, graded towards cuts where the density has a kink or a power.
 
     Args:
         order: Number of nodes between two cuts.
