@@ -65,7 +65,12 @@ class MixedDistribution(Univariate):
         return WithAtoms(self._intervals(), atoms.to(self._like.dtype), self.log_prob)
 
     def _total(self, at_atoms: Tensor, within: Tensor) -> Tensor:
-        """Return the mean of a quantity (K, *batch), and of one of mean `within` elsewhere."""
+        """Return the mean of a function of t, in the type of the parameters.
+
+        Args:
+            at_atoms: Its values at the atoms (K, *batch, *shape).
+            within: Its mean under the continuous law (*batch, *shape).
+        """
         masses, mass = self._atoms()[1].exp(), self._continuous()[1].exp()
         extra = (1,) * (within.dim() - mass.dim())
         masses, mass = (x.reshape((*x.shape, *extra)) for x in (masses, mass))
@@ -87,7 +92,7 @@ class MixedDistribution(Univariate):
         return self._total((atoms - center).square(), within)
 
     def _center(self) -> Tensor:
-        """Return the mean in float64."""
+        """Return the mean (*batch) in float64, around which the variance is taken."""
         (atoms, log_masses), (inner, log_mass) = self._atoms(), self._continuous()
         mass = log_mass.exp()
         within = mass * torch.where(mass > 0, inner.mean, 0.0)

@@ -146,15 +146,18 @@ def exact_base(base: Any, **arguments: Tensor | float) -> tuple[Any, ...]:
     """
     if not isinstance(base, Distribution) or base.event_shape or is_discrete(base):
         raise ValueError(f"base must be a continuous univariate distribution, got {base!r}")
-    part = wrap(base)
-    like = part._like.to(dtype_of(base))
+    density = wrap(base)
+    like = density._like.to(dtype_of(base))
     _, *tensors = broadcast_arguments(base=like, **arguments)
-    exact, shape = part.to_float64(), tensors[0].shape
+    exact, shape = density.to_float64(), tensors[0].shape
     return exact if exact.batch_shape == shape else exact.expand(shape), *tensors
 
 
 def _is_transformed(p: Distribution) -> bool:
-    """Return whether torch takes for the support all that the last transform can reach."""
+    """Return whether torch takes the codomain of the last transform for the support.
+
+    The true support, the image of the support of the base, may be smaller.
+    """
     inherited: Any = TransformedDistribution.support
     return type(p).support is inherited
 
@@ -167,11 +170,17 @@ def _ends_of(p: Any) -> tuple[Any, Any]:
 
 
 def _bounds(support: Any) -> tuple[Any, Any]:
+    """Return the bounds of a constraint, None where it has none."""
     return getattr(support, "lower_bound", None), getattr(support, "upper_bound", None)
 
 
 def _image(transform: Any, ends: tuple[Any, Any], dtype: torch.dtype) -> tuple[Any, Any]:
     """Return the ends of the image of an interval.
+
+    Args:
+        transform: A transform of torch, which may be composed of others.
+        ends: Lower and upper end, numbers or tensors (*batch); None where there is none.
+        dtype: Type of ends that are numbers.
 
     Raises:
         ValueError: A transform that is not bijective, or one that turns half-lines around in a part
@@ -206,7 +215,16 @@ def _image(transform: Any, ends: tuple[Any, Any], dtype: torch.dtype) -> tuple[A
 
 
 def _turns(transform: Any, sign: Any, is_half_line: bool) -> bool:
-    """Return whether a transform is known to decrease, which must be known of half-lines."""
+    """Return whether a transform turns an interval around, so that lower ends become upper ones.
+
+    Half-lines need the sign; for others with a sign that is a tensor it returns False, and `_image`
+    sorts the images of both ends.
+
+    Args:
+        transform: The transform, for messages.
+        sign: The sign of its slope, a number or (*batch).
+        is_half_line: Whether the interval has one end.
+    """
     if not isinstance(sign, Tensor):
         return sign < 0
     if not is_half_line:
@@ -219,14 +237,17 @@ def _turns(transform: Any, sign: Any, is_half_line: bool) -> bool:
 
 
 def _coincide(end: Any, bound: Any) -> bool:
-    """Return whether an end is that of a domain, as is assumed of tensors without values."""
+    """Return whether an end is the bound of a domain, as is assumed of tensors without values."""
     if bound is None or not isinstance(end, Tensor):
         return bound is not None and end == bound
     return not branches_allowed(end) or bool((end == bound).all())
 
 
 def _has_gamma(p: object) -> bool:
-    """Return whether torch's distribution function has no derivative in a concentration."""
+    """Return whether torch's distribution function has no derivative in a concentration.
+
+    It is the incomplete gamma function, also for distributions that transform a Gamma.
+    """
     return p is not None and (isinstance(p, Gamma) or _has_gamma(getattr(p, "base_dist", None)))
 
 
@@ -258,8 +279,9 @@ class TorchDensity(SparseDistribution):
         shape, take = super().__getitem__(index).batch_shape, selection(index)
         new = type(self)(select_batch(self._expanded(), shape, take))
         t = self._inside().expand(self.batch_shape + self.event_shape)
-        found, log_p = new.log_prob(take(t, self.event_shape)), take(self.log_prob(t), Size())
-        same = torch.isclose(found, log_p, equal_nan=True)
+        # Classes of users may depend on objects that the index does not reach.
+        indexed, log_p = new.log_prob(take(t, self.event_shape)), take(self.log_prob(t), Size())
+        same = torch.isclose(indexed, log_p, equal_nan=True)
         require(same, type(self.base).__name__, "determined by its parameters", self.base)
         return new
 
@@ -412,6 +434,7 @@ class TorchUnivariate(TorchDensity, Univariate):
             top = self.base.log_prob(center)
             spread = (0.5 * torch.exp(-top)).clamp(1e-9, 1e9)
             if self._is_unbounded:
+                # A log density -t^2/(2 s^2) falls by step^2/(2 s^2) in one step: solve it for s.
                 step = spread / 64
                 fall = top - self.base.log_prob(center + torch.stack([-step, step])).mean(0)
                 curved = step / (2 * fall).sqrt()
@@ -455,7 +478,7 @@ class TorchUnivariate(TorchDensity, Univariate):
         return super().cdf(value) if below is None else below
 
     def _known_cdf(self, value: Tensor) -> Tensor | None:
-        """Return torch's distribution function, if there is one."""
+        """Return torch's distribution function at values (*sample, *batch), None if it has none."""
         low, high = self._ends()
         inside = (low < value) & (value < high)
         t = torch.where(inside, value, self._inside())
@@ -463,8 +486,8 @@ class TorchUnivariate(TorchDensity, Univariate):
         if known is None:
             return None
         if known.requires_grad and _has_gamma(self.base):
-            share = self._panels.tail(t, torch.zeros_like(inside))
-            known = known.detach() + (share - share.detach())
+            below = self._panels.tail(t, torch.zeros_like(inside))
+            known = known.detach() + (below - below.detach())
         return torch.where(inside, known, (value >= high).to(known.dtype))
 
     def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
@@ -545,7 +568,7 @@ class TorchUnivariate(TorchDensity, Univariate):
         return uniform.generalized_covariance(phi, psi, 1.0)
 
     def _twin(self) -> BetaGaussian | None:
-        """Return a uniform density in the class that has closed forms of expectations."""
+        """Return a uniform density in a class with closed forms of expectations, else None."""
         if torch_class(self.base) is not Uniform:
             return None
         lower, upper = self._ends()

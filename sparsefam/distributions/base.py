@@ -44,7 +44,7 @@ class BatchIndexError(IndexError, ValueError):
     """An index that does not fit the batch of a density."""
 
 
-# Not a property, which would not let families set an alpha of their own.
+# Not a property, which would not let families set an attribute alpha.
 class _Ones:
     """The entropic index of a density without another: 1 (*batch)."""
 
@@ -69,7 +69,7 @@ class SparseDistribution(TorchDistribution):
     arg_constraints: ClassVar[dict[str, constraints.Constraint]]
     has_rsample = True
     # Attributes that `_map` changes besides the parameters: tensors, or None, with the number of
-    # dimensions of one event of each; densities of the same batch. Copies drop the lazy properties.
+    # their axes after the batch; densities of the same batch. Lazy properties, which copies drop.
     _tensors: ClassVar[dict[str, int]] = {}
     _members: ClassVar[tuple[str, ...]] = ()
     _caches: ClassVar[tuple[str, ...]] = ()
@@ -88,7 +88,7 @@ class SparseDistribution(TorchDistribution):
 
     @property
     def _ranks(self) -> dict[str, int]:
-        """The names of parameters and `_tensors`, with the number of dimensions of an event."""
+        """The names of parameters and `_tensors`, with the number of their axes after the batch."""
         parameters = {name: rule.event_dim for name, rule in self.arg_constraints.items()}
         return {**parameters, **self._tensors}
 
@@ -208,6 +208,7 @@ class SparseDistribution(TorchDistribution):
         return means(self, psi, Mode(order=order))
 
     def _expect_at_nodes(self, psi: Callable[[Tensor], Tensor], order: int) -> Tensor:
+        """Return the expectation (*batch, *shape) of a basis or callable by `quadrature(order)`."""
         nodes, weights = self.quadrature(order)
         if isinstance(psi, Basis):
             require_resolved(psi, nodes, order)
@@ -371,7 +372,10 @@ class SparseDistribution(TorchDistribution):
     def _map(self, change: Callable[[Any, Size], Any], batch_shape: Size) -> Self:
         """Return the density of another batch shape, with its tensors and members changed.
 
-        The function receives each tensor and the shape of one event of it, and each density.
+        Args:
+            change: From a tensor (*batch, *event) and its event, the shape after the batch, to one
+                of the new batch; from a member, a density, and an empty event to a density.
+            batch_shape: The new batch.
         """
         changed: dict[str, Any] = {}
         for name, rank in self._ranks.items():
@@ -420,7 +424,10 @@ class SparseDistribution(TorchDistribution):
 
 
 def selection(index: Any) -> Callable[[Any, Size], Any]:
-    """Return a function that takes an index of the batch of a tensor, or density, and its event."""
+    """Return a function that indexes the batch of a tensor (*batch, *event) or of a density.
+
+    Its arguments are the tensor and its event, or the density and an empty event.
+    """
     given = index if isinstance(index, tuple) else (index,)
     key = given if any(i is Ellipsis for i in given) else (*given, Ellipsis)
     return lambda x, event: x[key + (slice(None),) * len(event)]
@@ -481,11 +488,14 @@ class StandardizedDistribution(SparseDistribution):
         raise NotImplementedError
 
     def _standardize(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Return x, or |x|^2, 0 off the support, and which values are inside."""
+        """Return x, or |x|^2 for vectors, 0 off the support, and which values are inside it.
+
+        Both results are (*sample, *batch).
+        """
         raise NotImplementedError
 
     def _log_standard(self, size: Tensor) -> Tensor:
-        """Return log q; called only inside the support."""
+        """Return log q (*sample, *batch) at a first result of `_standardize`."""
         return self.generator.log_density(size)
 
     def _peak_score(self) -> Tensor | float:

@@ -77,6 +77,7 @@ class SparseCategorical(SparseDistribution):
         return constraints.integer_interval(0, self.probs.shape[-1] - 1)
 
     def _log_probs(self) -> Tensor:
+        """Return log probabilities (*batch, K), -inf with zero gradient for zeros."""
         alive = self.probs > 0
         return torch.where(alive, torch.log(torch.where(alive, self.probs, 1.0)), -math.inf)
 

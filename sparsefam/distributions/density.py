@@ -90,10 +90,11 @@ class Density(Univariate):
         given = {"low": low, "high": high, **parameters, **places}
         tensors = dict(zip(given, broadcast_arguments(**given), strict=True))
         self.low, self.high = tensors["low"], tensors["high"]
-        own: Any = self
-        own.arg_constraints = {**type(self).arg_constraints}
+        # Parameters of this density only: the dictionary of the class stays as it is.
+        density: Any = self
+        density.arg_constraints = {**type(self).arg_constraints}
         for name in parameters:
-            own.arg_constraints[name] = finite
+            density.arg_constraints[name] = finite
             setattr(self, name, tensors[name])
         # An axis of no breakpoints if there are none.
         columns = torch.stack([self.low.detach(), *(tensors[name] for name in places)], -1)
@@ -102,8 +103,8 @@ class Density(Univariate):
 
     def geometry(self) -> Geometry:
         """Return the ends of the support and the breakpoints."""
-        is_open, opens = self._is_open
-        return Geometry(None if is_open else self.low, None if opens else self.high, self._breaks)
+        below, above = self._is_open
+        return Geometry(None if below else self.low, None if above else self.high, self._breaks)
 
     def _normalize(self, mass: Tensor) -> None:
         self._log_mass = mass
@@ -113,10 +114,10 @@ class Density(Univariate):
         values = self._function(t, **{name: getattr(self, name).double() for name in names})
         shape = torch.broadcast_shapes(t.shape, self.batch_shape)
         if not isinstance(values, Tensor) or values.shape not in (shape, t.shape):
-            found = tuple(values.shape) if isinstance(values, Tensor) else repr(values)
+            returned = tuple(values.shape) if isinstance(values, Tensor) else repr(values)
             raise ValueError(
                 f"log_prob must map locations {tuple(t.shape)} to a tensor of that shape, got "
-                f"{found}"
+                f"{returned}"
             )
         return values.double().expand(shape)
 

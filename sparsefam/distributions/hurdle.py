@@ -85,7 +85,8 @@ class Hurdle(MixedDistribution):
         if not log:
             tail = (1 - gate) * self.base._tail(t, upper)
             return self._as_given(torch.where(has_atom, gate, 0.0) + tail, value)
-        # The tail without the atom; with it a large tail is 1 less the tail on the other side.
+        # `bare` has no atom: it is the tail itself where 0 is not in it, and elsewhere the tail on
+        # the other side, 1 less which is accurate where the tail is large.
         bare = self._log_complement + self.base._log_tail(t, upper ^ has_atom)
         bare = torch.where(bare > -math.inf, bare, -math.inf)
         with_atom = gate + (1 - gate) * self.base._tail(t, upper)
@@ -97,6 +98,7 @@ class Hurdle(MixedDistribution):
     def _quantile(self, value: Tensor) -> Tensor:
         q, gate = value.double() * torch.ones_like(self.gate), self.gate.double()
         zero = torch.zeros_like(gate)
+        # Probabilities from `start`, the mass below 0, to start + gate have the quantile 0.
         start = (1 - gate) * self.base._tail(zero, zero > 0)
         below, above = q < start, q > start + gate
         complement = torch.where(gate < 1, 1 - gate, 1.0)

@@ -19,13 +19,13 @@ __all__ = ["LocationScale"]
 
 
 class _Convex(QuadratureGenerator):
-    """$q(x) = [g'(a) - g'(|x|)]_+$.
+    """$q(x) = [g'(a) - g'(|x|)]_+$, whose mass is twice $a g'(a) - g(a) + g(0)$.
 
     Args:
         alpha: Twos (*batch).
         g: The convex function.
-        root: a.
-        learned: Whether a is differentiable.
+        root: The half-width a, a tensor without axes, at which the mass is 1.
+        learned: Whether a is differentiated, in parameters of g.
     """
 
     def __init__(
@@ -142,13 +142,22 @@ class LocationScale(SymmetricDistribution):
 
 
 def _excess(g: Callable[[Tensor], Tensor], a: Tensor) -> Tensor:
-    """Return the increasing function of a that is zero at the half-width."""
+    """Return a g'(a) - g(a) + g(0) - 1/2, which increases in a and is 0 at the half-width."""
     return a * slope_of(g, a) - g(a) + g(torch.zeros_like(a)) - 0.5
 
 
 @torch.no_grad()
 def _solve(g: Callable[[Tensor], Tensor], origin: Tensor) -> Tensor:
-    """Return the half-width in (2^-60, 2^60)."""
+    """Return the half-width, a root of `_excess` in (2^-60, 2^60), without gradient.
+
+    Args:
+        g: The convex function.
+        origin: A tensor without axes, whose dtype and device the result has.
+
+    Raises:
+        ValueError: No root, or g not convex between 0 and the root.
+    """
+    # The first power of two at or above the root, and the one before it, are a bracket.
     grid = 2.0 ** torch.arange(-60, 61, dtype=origin.dtype, device=origin.device)
     above = _excess(g, grid) >= 0
     require(above.any(), "g", "convex enough that a g'(a) - g(a) + g(0) reaches 1/2", g)

@@ -152,7 +152,12 @@ class Mixture(Univariate):
         return _concatenate([function(p, *arguments).to(dtype) for p in self._parts], -1)
 
     def _rows(self, function: Callable[[Any], Tensor]) -> Tensor:
-        """Concatenate values (*batch, J, *shape) of all components, NaN where a weight is zero."""
+        """Return rows of all components (*batch, J_1 + ... + J_K, *shape), NaN where weights are 0.
+
+        Args:
+            function: From a member (*batch, K') to its rows (*batch, K', J, *shape), such as its
+                intervals or cuts.
+        """
         blocks, axis = [], len(self.batch_shape)
         for component, present in self._with_columns(self.logits.detach() > -math.inf):
             rows = function(component).to(self._dtype)
@@ -163,7 +168,7 @@ class Mixture(Univariate):
         return torch.cat(blocks, axis)
 
     def _with_columns(self, table: Tensor) -> list[tuple[Any, Tensor]]:
-        """Pair each member with its columns of a table (*batch, K)."""
+        """Pair each member with its columns of a table (*batch, K): all of them, or one each."""
         columns = table.split(table.shape[-1] // len(self._parts), -1)
         return list(zip(self._parts, columns, strict=True))
 
@@ -316,6 +321,7 @@ class Mixture(Univariate):
         inside = (value > 0) & (value < 1)
         level = torch.where(inside, value, 0.5)
         upper = level > 0.5
+        # The equation for the smaller tail, in which no digits cancel.
         excess = self._excess(torch.where(upper, 1 - level, level), upper)
         ends = self._intervals()
         with torch.no_grad():
@@ -504,7 +510,8 @@ def _common_batch(logits: Tensor, members: list[Distribution], batched: bool) ->
 
 
 def _concatenate(values: list[Tensor], dim: int) -> Tensor:
-    # Several members have one component each.
+    """Broadcast values of the members and concatenate them along the axis of components."""
+    # There is one member, or each has one component, so that the axis broadcasts, too.
     return torch.cat(torch.broadcast_tensors(*values), dim)
 
 
@@ -543,6 +550,13 @@ def separate_cuts(*densities: Any) -> list[Any]:
 
 
 def _shift(p: Any, index: Iterator[int], counts_components: bool = False) -> Any:
+    """Move the centers of symmetric densities, and in mixtures, by `_SHIFT` times index and scale.
+
+    Args:
+        p: A density; others than symmetric ones and mixtures are returned as they are.
+        index: Counter of the densities that have been moved.
+        counts_components: Whether the last axis of the batch counts components, each with an index.
+    """
     if isinstance(p, Mixture):
         return p._replace(_parts=[_shift(component, index, True) for component in p._parts])
     if not isinstance(p, SymmetricDistribution):

@@ -37,6 +37,7 @@ class _DenseUnivariate(SymmetricDistribution):
 
     @property
     def _own_law(self) -> Law:
+        """The law with these parameters, whatever `log_prob` a subclass has."""
         name = "normal" if self._kind is Gaussian else "laplace"
         return Law(name, self.loc.double(), self.scale.double())
 

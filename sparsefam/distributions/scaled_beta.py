@@ -102,10 +102,10 @@ class ScaledBeta(Univariate):
         odds, (low, high) = self._odds, self._ends()
         a, b = odds.a - 1, odds.b - 1
         inner = (a > 0) & (b > 0)
-        share = torch.where(inner, a, 1.0) / torch.where(inner, a + b, 2.0)
+        fraction = torch.where(inner, a, 1.0) / torch.where(inner, a + b, 2.0)
         mode = torch.where(a > b, high, low)
         mode = torch.where((a == 0) & (b == 0), self.mean, mode)
-        return torch.where(inner, low + (high - low) * share, mode).to(self._like.dtype)
+        return torch.where(inner, low + (high - low) * fraction, mode).to(self._like.dtype)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density at `value`; -inf with zero gradient off the support."""
@@ -128,14 +128,19 @@ class ScaledBeta(Univariate):
         """Shannon entropy (*batch)."""
         odds, (low, high) = self._odds, self._ends()
         a, b = odds.a, odds.b
-        # Differences of lgamma and of digamma would cancel at high concentrations.
+        # log B(a, b) - (a - 1) psi(a) - (b - 1) psi(b) + (a + b - 2) psi(a + b) + log(high - low).
+        # At high concentrations its terms are large and cancel; excesses over log do not.
         entropy = odds.excess + (a / (a + b)).log() + (b / (a + b)).log() + (high - low).log()
         terms = (a - 1) * digamma_excess(a) + (b - 1) * digamma_excess(b)
         entropy = entropy - terms + (a + b - 2) * digamma_excess(a + b)
         return entropy.to(self._like.dtype)
 
     def _kl_on_same_interval(self, q: "ScaledBeta") -> Tensor:
-        """Return the divergence from a density between the same ends (*batch)."""
+        """Return the divergence KL(self || q) (*batch) from a density between the same ends.
+
+        It is log B(q) - log B(self) plus the sum over both exponents of (a - a')(psi(a) - psi(c)),
+        where q has the exponent a' in place of a, and c is the sum of both exponents a.
+        """
         here, there = self._odds, q._odds
         c, d = here.a + here.b, there.a + there.b
         common = digamma_excess(c)
@@ -148,7 +153,8 @@ class ScaledBeta(Univariate):
     @property
     def _panels(self) -> Panels:
         odds, ends = self._odds, self._ends()
-        # Around where the density is curved, whose width is that of the peak or about 1.
+        # The log odds have about the variance 1/a + 1/b if a and b are large. For small ones the
+        # log density is curved on a width of about 1.
         a, b = (x.detach().clamp_min(1) for x in (odds.a, odds.b))
         spread = (1 / a + 1 / b).sqrt()
         line = DoubleExponential(None, None, (a / b).log(), spread, _ORDER)

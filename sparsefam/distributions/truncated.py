@@ -114,7 +114,7 @@ class Truncated(Univariate):
 
     @property
     def _base_law(self) -> Law | None:
-        """The closed forms of the base, if there are any."""
+        """The closed forms of the base; None if it is integrated."""
         base: Univariate = self.base
         return base._law
 
@@ -160,7 +160,7 @@ class Truncated(Univariate):
         return base._panels.restricted(*self._ends(), self._region)
 
     def _is_plain(self, law: Law) -> bool:
-        """Whether a few operations show that the ends are valid."""
+        """Return whether a few operations show that the ends need no other check."""
         if not branches_allowed(self._like):
             return False
         with torch.no_grad():
@@ -168,7 +168,12 @@ class Truncated(Univariate):
 
     @torch.no_grad()
     def _is_resolved(self) -> Tensor:
-        """Whether there is mass, and little of it within a rounding error of the ends."""
+        """Return whether float64 resolves the mass between the ends (*batch).
+
+        There must be mass, little of it within a rounding error of an end where the density is
+        steep, or beyond the range of the coordinate, and about as much as the distribution function
+        of a base from torch says.
+        """
         low, high = self._ends()
         law = self._base_law
         # Ends that are the same number for the law have no mass between them.
@@ -186,7 +191,8 @@ class Truncated(Univariate):
         if (below := self.base._known("cdf", ends)) is not None:
             missed = (below.diff(dim=0).squeeze(0) - self._log_mass.exp()).abs()
             resolved = resolved & ~(missed > _MISSED)
-        # What lies beyond the outermost cuts decays exponentially on the line.
+        # In the variable of `onto_line` the density decays exponentially beyond the outermost cuts.
+        # The mass there is height / rate, with the rate from a point one unit farther inwards.
         panels = self._panels
         line: Any = panels.line
         cuts, bounds = panels.cuts(), torch.stack(self.base._ends())

@@ -80,6 +80,8 @@ class Univariate(SparseDistribution):
             rules differ, or of whose mass 1e-9 lies too far out for float64.
     """
 
+    # Center and spread of the coordinate (*batch, 2), the result of `Panels.search`, and the node
+    # at which the density is highest (*batch): constants that `_place` computes.
     _tensors = {"_frame": 1, "_region": 2, "_peak": 0}
     # The logarithm of the mass of `_unnormalized` (*batch); None for 0.
     _log_mass: Any = None
@@ -204,14 +206,14 @@ class Univariate(SparseDistribution):
     # Where the density matters
 
     def _place(self) -> None:
-        """Find out where the density matters, by which the coordinate is placed."""
+        """Find where the density matters, from its values: set `_frame`, `_region` and `_peak`."""
         low, high, _ = self.geometry()
         zeros = torch.zeros_like(self._like, dtype=torch.float64)
         # A location inside, where gradients are taken of values that are not selected.
         self._peak = zeros
         self._frame = torch.stack([zeros, zeros + 1], -1)
-        # Where f is worth a look is unknown at first: the scale is searched for by its order of
-        # magnitude, then the range above 1e-80 of the peak by dividing what is left.
+        # First the order of magnitude of the scale, then the range where the density is above e^-80
+        # of its largest value.
         if low is None or high is None:
             self._frame = self._first_frame(low, high)
         if low is None and high is None:  # around the peak
@@ -229,13 +231,19 @@ class Univariate(SparseDistribution):
         self._peak = nodes.gather(0, best).squeeze(0)
 
     def _first_frame(self, low: Tensor | None, high: Tensor | None) -> Tensor:
-        """Return a location inside and a scale (*batch, 2), of distances from the finite end or 0.
+        """Return a location inside and a scale, (*batch, 2), of a density with an infinite end.
 
-        The scale is the power of 16 around which the distance has most mass.
+        The scale is the power of 16 with the most mass around it among distances from the finite
+        end, or from 0 if both ends are infinite. The location is at this distance, or 0.
+
+        Args:
+            low: Lower end (*batch); None if there is none.
+            high: Upper end (*batch); None if there is none.
         """
         end = next((x.double() for x in (low, high) if x is not None), self._peak)
         scales = end.new_tensor(_SCALES).reshape(-1, *(1,) * end.dim())
         sides = [side for side, x in ((-1, low), (1, high)) if x is None]
+        # In the logarithm of the distance the density is multiplied by the distance.
         heights = torch.stack([self._log_q(end + side * scales) + scales.log() for side in sides])
         heights = torch.where(heights < math.inf, heights, -math.inf).amax(0)
         best = heights.argmax(0, keepdim=True)
@@ -315,12 +323,12 @@ class Univariate(SparseDistribution):
         return tail.to(torch.promote_types(self._like.dtype, value.dtype))
 
     def _is_larger(self, value: Tensor, upper: Tensor) -> Tensor:
-        """Return whether a tail is the larger one."""
+        """Return whether the tails below values, above where `upper`, are the larger ones."""
         with torch.no_grad():
             return self._tail(value, upper) > 0.5
 
     def _log_tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        """Return the logarithm of a tail; the larger one is 1 less the smaller one."""
+        """Return the logarithm of tails, for a larger one of 1 less the smaller one."""
         larger = self._is_larger(value, upper)
         small = self._tail(value, upper ^ larger, log=True)
         return torch.where(larger, torch.log1p(-small.exp()), small)
@@ -630,7 +638,14 @@ class Univariate(SparseDistribution):
 
 
 def interval_by_tails(p: Univariate, a: Tensor, b: Tensor, log: bool) -> Tensor:
-    """Return the mass between a and b, or its logarithm, from the tails on the smaller side."""
+    """Return the mass between a and b, or its logarithm, from the tails on the smaller side.
+
+    Args:
+        p: The density, whose tails are relatively accurate.
+        a: Lower ends (*sample, *batch).
+        b: Upper ends (*sample, *batch).
+        log: Whether to return the logarithm.
+    """
     upper = p._is_larger(a, torch.zeros_like(a, dtype=torch.bool))
     near, far = torch.where(upper, a, b), torch.where(upper, b, a)
     if not log:

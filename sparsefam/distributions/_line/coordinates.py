@@ -7,21 +7,23 @@ from ..._numerics.quadrature import graded
 
 __all__ = ["Coordinate", "DoubleExponential", "Line"]
 
-# The largest number whose exponential leaves room for the size of the distribution.
+# Largest exponent to which a coordinate reaches: the exponential overflows at 88.7 and 709.8, which
+# leaves a factor of 1e9 or more for the width or the spread of the distribution.
 _REACH = {torch.float32: 66.0, torch.float64: 600.0}
 
 
 class Coordinate:
-    """The coordinate of a rule between cuts, by `onto` and `locations`.
+    """Base class of coordinates: variables y that replace the location t in integrals.
 
-    The rule is graded towards kinks and powers of the density.
+    Subclasses implement t(y), `locations`, and its inverse, `onto`. Between two cuts in y there is
+    a Gauss-Legendre rule, graded towards cuts where the density has a kink or a power.
 
     Args:
-        order: Nodes between two cuts.
-        parts: Pieces between two cuts on which a distribution function is one polynomial.
-        degree: The number of nodes on each piece.
-        rough: Those cuts (K, *batch) at which the density is not smooth; default all.
-        steps: Of the search for a quantile; two Newton steps follow.
+        order: Number of nodes between two cuts.
+        parts: Number of pieces between two cuts on which a distribution function is one polynomial.
+        degree: Number of nodes on each piece, and degree of the polynomial.
+        rough: The cuts (K, *batch) at which the density is not smooth; default all.
+        steps: Steps of the search for a quantile; two Newton steps follow.
     """
 
     def __init__(
@@ -44,7 +46,10 @@ class Coordinate:
         raise NotImplementedError
 
     def is_rough(self, low: Tensor, high: Tensor) -> Tensor | bool:
-        """Return whether the density is not smooth at one of the cuts (..., *batch) of a pair."""
+        """Return whether the density is not smooth at one of the cuts (..., *batch) of a pair.
+
+        It is one bool for all pairs if all cuts are rough, or none is.
+        """
         if self.rough is None or not len(self.rough):
             return self.rough is None
         batch = self.rough.shape[1:]
@@ -54,7 +59,14 @@ class Coordinate:
     def place(
         self, y: Tensor, low: Tensor, high: Tensor, rough: Tensor | bool
     ) -> tuple[Tensor, Tensor]:
-        """Return locations, and their derivatives, at y in [-1, 1] of the way between cuts."""
+        """Return locations, and their derivatives in y, between cuts.
+
+        Args:
+            y: From -1, at the lower cut, to 1, at the upper one; it broadcasts with the cuts.
+            low: Coordinates of lower cuts (..., *batch).
+            high: Coordinates of upper cuts.
+            rough: Result of `is_rough` for these cuts.
+        """
         if isinstance(rough, Tensor):
             pairs = [self.place(y, low, high, choice) for choice in (True, False)]
             t, slope = (torch.where(rough, a, b) for a, b in zip(*pairs, strict=True))
@@ -83,8 +95,15 @@ class DoubleExponential(Coordinate):
 
     T maps the line onto an interval with the given ends: it is a logistic function, an exponential
     or a hyperbolic sine. Whatever the tails of a density and its powers at the ends, it decays
-    double exponentially in y, so that a few nodes suffice. `center` is near most of the mass, and
-    `spread` about the standard deviation.
+    double exponentially in y, so that a few nodes suffice. y = 0 is the center, where dt/dy is at
+    most the spread.
+
+    Args:
+        lower: Lower end of the support (*batch); None if there is none.
+        upper: Upper end (*batch); None if there is none.
+        center: Location (*batch) near most of the mass.
+        spread: About the standard deviation (*batch).
+        order: Number of nodes between two cuts.
 
     References:
         Takahasi and Mori (1974), Double exponential formulas for numerical integration. Publ. Res.
@@ -99,11 +118,13 @@ class DoubleExponential(Coordinate):
         spread: Tensor,
         order: int = 20,
     ) -> None:
+        # No cut is rough unless a caller says so: at the ends the density decays in y.
         super().__init__(order, 1, order, center.new_empty(0, *center.shape))
         # Detached, as a replayed trace of torch.jit ignores no_grad.
         center, spread = center.detach(), spread.detach()
         self._lower, self._upper, self._center, self._spread = lower, upper, center, spread
         self._a = self.onto_line(center).detach()
+        # dt/dy = T'(a) b is the spread at the center unless b would be large.
         self._b = (spread / self.from_line(self._a)[1]).clamp(max=2.0).detach()
         # As far as the exponentials of T, and their products with the spread, do not overflow.
         reach, whole = _REACH[center.dtype], lower is None and upper is None
@@ -123,10 +144,10 @@ class DoubleExponential(Coordinate):
         return t, slope * (half * (rise + fall))
 
     def from_line(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return T and its derivative."""
+        """Return T and its derivative at x (..., *batch)."""
         if self._lower is not None and self._upper is not None:
-            width, share = self._upper - self._lower, torch.sigmoid(x)
-            return self._lower + width * share, width * share * torch.sigmoid(-x)
+            width, fraction = self._upper - self._lower, torch.sigmoid(x)
+            return self._lower + width * fraction, width * fraction * torch.sigmoid(-x)
         if self._lower is not None:
             slope = x.exp()
             return self._lower + slope, slope

@@ -29,9 +29,11 @@ _START, _STEEPEST, _SMALL, _LARGE = 7, 4.0, 1e-20, 1e5
 _LEVELS, _CLOSE, _ENOUGH, _SHORT = 60, 1e-5, 1e-10, 0.1
 # Levels beyond this ratio differ in their order of magnitude: their middle is the geometric mean.
 _WIDE = 4.0
-# Relative errors: of the level at a root, by the number of Newton steps and at most; of a height as
-# that of an extremum; of a breakpoint as the location of a jump.
-_INEXACT, _MISSED, _APART, _AWAY = {2: 1e-7, 3: 1e-12}, 1e-6, 1e-12, 1e-12
+# Errors of the density at a root, relative to the level: the tolerated one, by the number of Newton
+# steps, and one beyond which the density is taken to jump across the level.
+_INEXACT, _MISSED = {2: 1e-7, 3: 1e-12}, 1e-6
+# Relative distances within which a level counts as a height of an extremum, an end as a breakpoint.
+_APART, _AWAY = 1e-12, 1e-12
 # The error of the level at a root, relative to the distance to the height at an end of its cell.
 _CLOSER = 1e-4
 # A density is level between two locations if it changes by less than this, relative to the level.
@@ -74,10 +76,15 @@ def highest_density(p: _Univariate, mass: Tensor, cuts: Tensor) -> Tensor:
 def _level(q: _Univariate, grid: "_Grid", mass: Tensor) -> Tensor:
     """Return the levels (*batch) above which densities have a mass.
 
-    A step goes along the parabola that has the mass and its slope at the level, and the mass at the
-    other end of the bracket: next to an extremum the level is quadratic in the mass. Steps that
-    leave the bracket become bisections, and none crosses the height of an extremum. Densities that
-    have converged leave the loop.
+    A step follows a parabola, the level as a function of the mass, which has the mass and its slope
+    at the level, and the mass at the other end of the bracket: next to an extremum the level is
+    quadratic in the mass. Steps that leave the bracket become bisections, and none crosses the
+    height of an extremum. Densities that have converged leave the loop.
+
+    Args:
+        q: Densities (*batch).
+        grid: Locations and heights of these densities.
+        mass: In (0, 1), (*batch).
     """
     level = grid.level_of(mass)
     shape, levels = level.shape, level.flatten().clone()
@@ -87,13 +94,15 @@ def _level(q: _Univariate, grid: "_Grid", mass: Tensor) -> Tensor:
     for _ in range(_LEVELS):
         edges = _Edges(q, grid, level)
         gap, slope = mass - edges.mass(q, edges.t), edges.rate
+        # `gap` is the mass that is missing above the level: none at `low`, some at `high`.
         enough = gap <= _ENOUGH
         low, high = torch.where(enough, level, low), torch.where(enough, high, level)
         gap_low, gap_high = torch.where(enough, gap, gap_low), torch.where(enough, gap_high, gap)
         away = torch.where(enough, high, low) - level
         rise = torch.where(enough, gap_high, gap_low) - gap
         rate = torch.where(slope < 0, slope, -1.0)
-        # A level of another order of magnitude says nothing of the bend.
+        # To gain a mass x, go to level + x / rate + bend (x / rise)^2, with bend such that
+        # x = -rise leads to the other end, unless that has another order of magnitude.
         bend = torch.where(away <= _WIDE * level, away + rise / rate, 0.0)
         step = gap / rate + bend * (gap / rise).square()
         safe = (slope < 0) & (low < level + step) & (level + step < high)
@@ -140,11 +149,19 @@ def mass_above(q: _Univariate, value: Tensor, cuts: Tensor) -> Tensor:
 
 
 class _Grid(NamedTuple):
-    """Locations between breakpoints, `size` for each piece, and the heights of a density there."""
+    """Locations between breakpoints, and the heights of a density there.
+
+    Attributes:
+        t: Locations (J, *batch), `size` of them in each of the B - 1 pieces between breakpoints.
+        heights: Density at these locations (J, *batch).
+        extrema: Heights (n, *batch) of its extrema, of other locations, and 0 as padding.
+        breakpoints: In ascending order (B, *batch).
+        size: Number of locations in a piece.
+    """
 
     t: Tensor
     heights: Tensor
-    extrema: Tensor  # Heights
+    extrema: Tensor
     breakpoints: Tensor
     size: int
 
@@ -177,7 +194,7 @@ class _Grid(NamedTuple):
         return _Grid(t, heights, extrema, breakpoints, self.size)
 
     def level_of(self, mass: Tensor) -> Tensor:
-        """Return about the level of a mass (*batch), as if densities were linear on the grid."""
+        """Estimate the level of a mass (*batch), as if densities were linear on the grid."""
         t, heights = (x.unflatten(0, (-1, self.size)) for x in (self.t, self.heights))
         width = t.diff(dim=1).clamp_min(0).flatten(0, 1)
         width = width / width.sum(0)
@@ -185,8 +202,10 @@ class _Grid(NamedTuple):
         low, high = torch.minimum(u, v), torch.maximum(u, v)
         mean = (low * width).sum(0).clamp_min(1e-300)
         low = (low / mean).clamp_min(_SMALL)
-        # One of the heights may be almost infinite, at a pole.
+        # One of the heights may be almost infinite, at a pole; steep cells are not linear.
         high = torch.minimum((high / mean).clamp_min(2 * _SMALL), _STEEPEST * low.clamp_min(1))
+        # A fraction s = (high - level) / (high - low) of a cell is above the level, and its mass is
+        # s rectangle - s^2 triangle.
         rate = 1 / torch.maximum(high - low, 1e-6 * high)
         start, rate, rectangle, triangle = (
             x.float() for x in (high * rate, rate, width * high, width * (high - low) / 2)
@@ -195,8 +214,8 @@ class _Grid(NamedTuple):
         goal = mass.float() * total
 
         def excess(x: Tensor) -> Tensor:
-            share = torch.addcmul(start, rate, x / (x - 1)).clamp_(0, 1)
-            return goal - torch.addcmul(rectangle, share, triangle, value=-1).mul_(share).sum(0)
+            s = torch.addcmul(start, rate, x / (x - 1)).clamp_(0, 1)
+            return goal - torch.addcmul(rectangle, s, triangle, value=-1).mul_(s).sum(0)
 
         # Levels of all sizes are in a short bracket for x = level / (level + mean).
         x = increasing_root(excess, torch.zeros_like(total), top / (top + 1), _START)
@@ -204,15 +223,23 @@ class _Grid(NamedTuple):
 
 
 def _move_to_extrema(q: _Univariate, t: Tensor, heights: Tensor) -> Tensor:
-    """Move locations (J, count, *batch) to extrema between their neighbors; return heights there.
+    """Move locations to extrema of the density between their neighbors, and return heights there.
 
-    The heights (n, *batch) contain all extrema that are found, the largest height, and others.
+    Args:
+        q: Densities (*batch).
+        t: Locations (J, count, *batch), `count` in each piece, changed in place.
+        heights: Densities there, changed in place.
+
+    Returns:
+        Heights (n, *batch): of the extrema, of locations that may have been next to one, and the
+        largest of all; 0 where a density has fewer than others.
     """
     count, flat = t.shape[1], heights.flatten(0, 1)
     sign = torch.sign(flat.diff(dim=0))
     candidate = torch.zeros_like(heights, dtype=torch.bool)
     candidate.flatten(0, 1)[1:-1] = sign[1:] != sign[:-1]
-    # Beside the ends of a piece, which stay, there may be one of a monotone three.
+    # Three heights that rise or fall may hide an extremum next to the end of a piece. The end
+    # stays, and the location beside it is a candidate if the change is smaller towards the end.
     for first, second, third in ((0, 1, 2), (-1, -2, -3)):
         x, y, z = (heights[:, k] for k in (first, second, third))
         candidate[:, second] |= (y - x).abs() < (z - y).abs()
@@ -256,6 +283,7 @@ def _ascending(cuts: Tensor) -> Tensor:
 
 
 def _heights(q: _Univariate, t: Tensor) -> Tensor:
+    """Return densities at locations in float64, NaN replaced by 0 and infinity by 1e300."""
     return q.prob(t).double().nan_to_num(0.0, 1e300).contiguous()
 
 
@@ -279,7 +307,24 @@ def _true_rows(mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _Edges:
-    """Ends (K, *batch) of the intervals {q >= level}: lower ones and upper ones by turns."""
+    """Ends of the intervals {q >= level}: lower ones and upper ones by turns.
+
+    Args:
+        q: Densities (*batch).
+        grid: Locations and heights of these densities.
+        level: Levels (*batch).
+        steps: Newton steps towards an end, a key of `_INEXACT`.
+
+    Attributes:
+        t: Ends (K, *batch); K is the largest number of them in the batch.
+        present: Which of the K ends a density has.
+        sign: -1 for lower ends, 1 for upper ones (K, *ones).
+        low, high: Locations of the grid on both sides of each end.
+        moving: Which ends are roots of q = level; at the others q jumps.
+        breakpoint: Index of the breakpoint at or next to an end.
+        slopes: Slopes of q at the ends, infinite where an end does not move with the level.
+        rate: Derivative of the mass in the level (*batch).
+    """
 
     def __init__(self, q: _Univariate, grid: _Grid, level: Tensor, steps: int = 2) -> None:
         self.level, breakpoints = level, grid.breakpoints
@@ -288,7 +333,8 @@ class _Edges:
         index, self.present = _true_rows(torch.cat([outside, above]) ^ torch.cat([above, outside]))
         sign = torch.where(torch.arange(len(index), device=level.device) % 2 == 0, -1.0, 1.0)
         self.sign = sign.to(level).reshape(-1, *(1,) * level.dim())
-        # q jumps between the last location before a breakpoint and the first one after it.
+        # An end lies between the locations index - 1 and index. If these are in different pieces, q
+        # jumps at the breakpoint between them.
         between = self.present & (index % grid.size != 0)
         piece = index // grid.size
         rows = [i.clamp(0, len(grid.t) - 1) for i in (index - 1, index)]
@@ -324,7 +370,7 @@ class _Edges:
         self.rate = (self.sign * level / self.slopes).sum(0)
 
     def mass(self, p: _Univariate, t: Tensor) -> Tensor:
-        """Return the mass of the intervals with ends t."""
+        """Return the mass (*batch) of the intervals with ends t (K, *batch)."""
         return torch.where(self.present, self.sign * p.cdf(t), 0.0).sum(0)
 
     def polished(self, p: _Univariate, mass: Tensor, breakpoints: Tensor) -> Tensor:
@@ -344,7 +390,7 @@ class _Edges:
 
 
 def _roots(q: _Univariate, level: Tensor, cells: Tensor, between: Tensor, steps: int) -> Tensor:
-    """Return roots of q = level, about what is missed there, and slopes of q beside them.
+    """Solve q = level in brackets.
 
     Args:
         q: Densities (*batch).
@@ -352,6 +398,10 @@ def _roots(q: _Univariate, level: Tensor, cells: Tensor, between: Tensor, steps:
         cells: Lower and upper ends that bracket the roots, and heights there (4, K, *batch).
         between: Which ends (K, *batch) are no breakpoints.
         steps: Newton steps from the root of the chord; 0 for a search before the last one.
+
+    Returns:
+        Stacked (3, K, *batch): the roots, estimates of |q - level| there, and slopes of q beside
+        them.
     """
     low, high, u, v = cells
     if steps:
@@ -368,7 +418,8 @@ def _roots(q: _Univariate, level: Tensor, cells: Tensor, between: Tensor, steps:
             (slopes,) = torch.autograd.grad(height.sum(), t)
         t, height, slopes = t.detach(), height.detach(), slopes.double()
         missed = torch.where(between, level - height, 0.0)
-        # A step is taken where it helps, as the slope of the chord and the one at its root tell.
+        # After a step q misses the level by about q'' step^2 / 2. The slope, and its difference
+        # from the chord's, over the width estimate q''; a step is taken where it helps.
         step, width = missed / slopes, high - low
         after = step.square() * (slopes.abs() + (slopes - (v - u) / width).abs()) / width
         helps = (after < missed.abs()) & (low <= t + step) & (t + step <= high)

@@ -147,6 +147,7 @@ class _Normal(_Standard):
 
     @classmethod
     def log_ratio(cls, a: Tensor, b: Tensor, w: Tensor) -> Tensor:
+        # (a^2 - b^2) / 2, without the difference of squares.
         return w * (a + b) / -2
 
     @classmethod
@@ -154,6 +155,7 @@ class _Normal(_Standard):
         mass = torch.log1p(-ends.tails.sum(0))
         if ends.are_wide:
             return mass
+        # 1 less the tails cancels on one side of the mode, and between near ends.
         by_density = (ends.sides.amax(0) > 0) | _is_near(*ends.triple)
         return torch.where(by_density, ends.relative + cls.highest(*ends.triple), mass)
 
@@ -167,23 +169,27 @@ class _Normal(_Standard):
         start = torch.maximum(a, -b)
         beyond = start > 0
         if _any(beyond):
+            # The tail beyond x is phi(x) sqrt(pi / 2) erfcx(x / sqrt 2) with the density phi, and
+            # exp(-power) is phi at the end farther from the mode over phi at the nearer end.
             erfcx, end = torch.special.erfcx, torch.where(start == a, b, -a)
             side = erfcx(_ROOT * start) - torch.exp(-power) * erfcx(_ROOT * end)
             ratio = torch.where(beyond, side.log() + math.log(math.pi / 2) / 2, ratio)
         # Between near ends differences cancel, but the density hardly changes.
         near = _is_near(a, b, w)
         if _any(near):
-            width, slope = (torch.where(near, t, 1.0) / 2 for t in (w, power))
-            close = (2 * width * _mean_shape(width, slope)).log() - slope + width.square() / 2
+            half, slope = (torch.where(near, t, 1.0) / 2 for t in (w, power))
+            # The density at the middle over the higher one at an end is exp(half^2 / 2 - slope).
+            close = (2 * half * _mean_shape(half, slope)).log() - slope + half.square() / 2
             ratio = torch.where(near, close, ratio)
         return ratio
 
     @classmethod
     def quantile(cls, ends: _Ends, q: Tensor, p: Tensor) -> tuple[Tensor, Tensor | None]:
+        # The masses beyond x, of which the smaller one determines it.
         mass = ends.log_mass.exp()
         below, above = (
-            torch.addcmul(tail, share, mass)
-            for tail, share in zip(ends.tails.unbind(), (q, p), strict=True)
+            torch.addcmul(tail, fraction, mass)
+            for tail, fraction in zip(ends.tails.unbind(), (q, p), strict=True)
         )
         x = torch.special.ndtri(torch.minimum(below, above)).copysign(below - above)
         if ends.are_wide:
@@ -201,21 +207,25 @@ class _Normal(_Standard):
             x, step = torch.where(deep, deep_x, x), torch.where(deep, deep_step, step)
         near = _is_near(a, b, w)
         if _any(near):
-            # By one Newton step for the distance from a.
+            # By one Newton step for u = x - a, with a fraction of the mass below x. All is relative
+            # to the density phi at the middle of the ends; `here` is the middle of [a, x], and
+            # phi(y) / phi(z) = exp((z - y)(z + y) / 2).
             a, width, middle = (torch.where(near, t, 1.0) for t in (a, w, middle))
             u = torch.minimum(torch.where(near, x - a, 1.0).clamp_min(0), width)
             here, whole = a + u / 2, width * _mean_shape(width / 2, width * middle / 2)
-            share = u * _mean_shape(u / 2, u * here / 2)
-            share = share * torch.exp((width - u) * (here + middle) / 4) / whole
+            fraction = u * _mean_shape(u / 2, u * here / 2)
+            fraction = fraction * torch.exp((width - u) * (here + middle) / 4) / whole
             density = torch.exp(width * (a + middle) / 4 - u * here) / whole
-            step = torch.where(near, u + (q - share) / density, step)
+            step = torch.where(near, u + (q - fraction) / density, step)
         return x, step
 
     @staticmethod
     def _deep_quantile(a: Tensor, b: Tensor, w: Tensor, q: Tensor, p: Tensor) -> _Pair:
-        """Return the same deep in a tail.
+        """Return quantiles x deep in a tail, and x - a; the latter is infinite where x suffices.
 
-        The ratio of tails at x and a is exp((a^2 - x^2)/2) erfcx(x/sqrt 2)/erfcx(a/sqrt 2).
+        The ratio of tails at x and a is exp(-d) erfcx(x/sqrt 2)/erfcx(a/sqrt 2) with the drop
+        d = (x^2 - a^2)/2 of the log density: a fixed-point equation for d. The lower tail is the
+        mirror image.
         """
         erfcx, flip = torch.special.erfcx, b < 0
         start, end = (torch.where(flip, *x).clamp_min(0) for x in ((-b, a), (-a, b)))
@@ -224,6 +234,7 @@ class _Normal(_Standard):
         log_tail = torch.lerp(ratio, torch.ones_like(ratio), torch.where(flip, q, p)).log()
         square, drop = start.square(), -log_tail
         x = (square + 2 * drop).sqrt()
+        # A step divides the error by about x^2, which is above _DEEP^2.
         for _ in range(4):
             drop = (erfcx(_ROOT * x) / first).log() - log_tail
             x = (square + 2 * drop).sqrt()
@@ -248,7 +259,11 @@ def _shape_of(a: Tensor, b: Tensor, w: Tensor) -> Tensor:
 
 
 def _mean_shape(width: Tensor, slope: Tensor) -> Tensor:
-    """Return the mean of cosh(2 slope s) exp(-(2 width s)^2 / 2) over s in [0, 1/2]."""
+    """Return the mean of cosh(slope x) exp(-(width x)^2 / 2) over x in [0, 1].
+
+    With slope = m width it is the mean of the normal density over [m - width, m + width], relative
+    to the density at m.
+    """
     # Not a cached tensor: torch.jit does not trace two functions that share one.
     rule = width.new_tensor(_NEAR_RULE).reshape(2, -1, *(1,) * width.dim())
     x, weights = rule.unbind()
@@ -266,26 +281,32 @@ class _Laplace(_Standard):
 
     @staticmethod
     def _log_mass_from(ends: _Ends) -> _Pair:
-        """Return the end next to the mode, mirrored, and twice the log mass over exp(-it)."""
+        """Return the end a next to the mode, and log(2 mass) + max(a, 0).
+
+        Ends are mirrored if a + b < 0.
+        """
         a, b, w = ends.triple
         flip = a + b < 0
         a, b = torch.where(flip, -b, a), torch.where(flip, -a, b)
-        share = (-torch.where(a < 0, torch.expm1(a) + torch.expm1(-b), torch.expm1(-w))).log()
-        return a, share
+        # Twice the mass is 2 - e^a - e^-b around the mode, and e^-a (1 - e^-w) on its right.
+        relative = -torch.where(a < 0, torch.expm1(a) + torch.expm1(-b), torch.expm1(-w))
+        return a, relative.log()
 
     @classmethod
     def log_mass(cls, ends: _Ends) -> Tensor:
-        a, share = cls._log_mass_from(ends)
-        return share - a.clamp_min(0) - math.log(2)
+        a, log_relative = cls._log_mass_from(ends)
+        return log_relative - a.clamp_min(0) - math.log(2)
 
     @classmethod
     def relative(cls, ends: _Ends) -> Tensor:
-        a, share = cls._log_mass_from(ends)
-        return share - a.clamp(max=0)
+        a, log_relative = cls._log_mass_from(ends)
+        return log_relative - a.clamp(max=0)
 
     @classmethod
     def quantile(cls, ends: _Ends, q: Tensor, p: Tensor) -> _Pair:
         a, b, w = ends.triple
+        # Ends around the mode: with the distribution function F, `center` is 2 F(x) - 1, the tails
+        # are 2 F(x) and 2 - 2 F(x), and the smaller one is e^-|x|.
         below, above = torch.expm1(a.clamp(max=0)), torch.expm1(-b.clamp_min(0))
         center = torch.lerp(below, -above, q)
         first, last = torch.exp(a.clamp(max=0)), torch.exp(-b.clamp_min(0))
@@ -293,6 +314,7 @@ class _Laplace(_Standard):
         tail = torch.minimum(*tails).log()
         tail = torch.where(center.abs() < 0.5, torch.log1p(-center.abs()), tail)
         x = torch.where(center < 0, tail, -tail)
+        # Ends on one side of it: u = x - a is a quantile of e^-u, or of e^u, cut at w.
         upper = -torch.log1p(q * torch.expm1(-w))
         lower = torch.log1p(q * torch.expm1(w.clamp(max=1)))
         u = torch.where(a >= 0, upper, torch.where((b <= 0) & (w < 1), lower, math.inf))
@@ -355,7 +377,19 @@ _STANDARD: dict[str, Any] = {
 def _mass_slopes(
     name: str, a: Tensor, b: Tensor, w: Tensor, log_mass: Tensor, log_ratio: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return derivatives of the log mass in a, b and w, one of the first two 0."""
+    """Return derivatives of the log mass in a, b and w, one of the first two 0.
+
+    The mass is a function of w and of the end with the higher density. Moved at fixed w, this end
+    changes it by the density at b less the density at a, and w changes it by the lower density.
+
+    Args:
+        name: Name of the standard law.
+        a: Lower end (*batch).
+        b: Upper end (*batch).
+        w: Distance of the ends (*batch), with digits that b - a lacks.
+        log_mass: First result of `_mass_of` (*batch).
+        log_ratio: Second result of `_mass_of` (*batch).
+    """
     law, present = _STANDARD[name], log_ratio.isfinite()
     if torch.is_grad_enabled():  # the same number with derivatives
         moved = log_mass - law.highest(a, b, w)
@@ -373,26 +407,43 @@ def _mass_slopes(
 def _quantile_slopes(
     by_q: bool, name: str, a: Tensor, b: Tensor, w: Tensor, q: Tensor, x: Tensor, u: Tensor
 ) -> tuple[Tensor, Tensor, None, Tensor | None]:
-    """Return derivatives of quantiles x in a, b and q."""
+    """Return derivatives of quantiles x in a, b, w (None for 0) and q.
+
+    With the density p and the mass between the ends, F(x) = (1 - q) F(a) + q F(b) leads to
+    p(x) dx = (1 - q) p(a) da + q p(b) db + mass dq.
+
+    Args:
+        by_q: Whether the derivative in q is needed; else it is None.
+        name: Name of the standard law.
+        a: Lower end (*batch).
+        b: Upper end (*batch).
+        w: Distance of the ends (*batch).
+        q: Probabilities (*sample, *batch).
+        x: First result of `_quantile_of` (*sample, *batch).
+        u: Second result of `_quantile_of`: x - a, or infinity.
+    """
     law = _STANDARD[name]
-    known, left, right = u < math.inf, x - a, b - x
-    left = torch.where(known, u + (left - left.detach()), left)
-    right = torch.where(known, w - u + (right - right.detach()), right)
+    accurate, left, right = u < math.inf, x - a, b - x
+    left = torch.where(accurate, u + (left - left.detach()), left)
+    right = torch.where(accurate, w - u + (right - right.detach()), right)
     low, high = -law.log_ratio(a, x, left), law.log_ratio(x, b, right)
     mass = torch.exp(_log_mass(name, a, b, w)[0] - law.log_density(x)) if by_q else None
     return (1 - q) * torch.exp(low), q * torch.exp(high), None, mass
 
 
 def _change(slopes: Any, changes: Any) -> Any:
+    """Return the sum of slopes times changes, where None counts as 0."""
     pairs = zip(slopes, changes, strict=True)
     return sum(x * y for x, y in pairs if x is not None and y is not None)
 
 
 def _pull_back_mass(kept: Any, grads: Any, needed: Any) -> Any:
+    """Return gradients in (name, a, b, w) from one in the log mass, as `differentiable` asks."""
     return None, *(grads[0] * x for x in _mass_slopes(*kept))
 
 
 def _pull_back_quantile(kept: Any, grads: Any, needed: Any) -> Any:
+    """Return gradients in (name, a, b, w, q) from one in the quantiles."""
     slopes = _quantile_slopes(needed[4], *kept)
     return None, *(
         None if x is None else (grads[0] * x).sum_to_size(end.shape)
@@ -401,21 +452,23 @@ def _pull_back_quantile(kept: Any, grads: Any, needed: Any) -> Any:
 
 
 def _push_mass_forward(kept: Any, changes: Any) -> Any:
+    """Return the change of the log mass with changes of (name, a, b, w)."""
     return _change(_mass_slopes(*kept), changes[1:]), None
 
 
 def _push_quantile_forward(kept: Any, changes: Any) -> Any:
+    """Return the change of the quantiles with changes of (name, a, b, w, q)."""
     return _change(_quantile_slopes(changes[4] is not None, *kept), changes[1:]), None
 
 
 def _mass_of(name: str, a: Tensor, b: Tensor, w: Tensor) -> _Pair:
-    """Return the log mass between a and b, and the logarithm of its ratio to the higher density."""
+    """Return the log mass between a and b, and the log of its ratio to the higher end density."""
     ends = _Ends(name, a, b, w)
     return ends.log_mass, ends.relative
 
 
 def _quantile_of(name: str, a: Tensor, b: Tensor, w: Tensor, q: Tensor) -> _Pair:
-    """Return quantiles x between a and b, and x - a."""
+    """Return quantiles x between a and b, and x - a, infinite where it has no more digits."""
     ends = _Ends(name, a, b, w)
     x, distance = ends.law.quantile(ends, q, 1 - q)
     return x, torch.full_like(x, math.inf) if distance is None else distance
@@ -425,8 +478,8 @@ def _keep(inputs: Any, outputs: Any) -> tuple[Any, ...]:
     return *inputs, *outputs
 
 
-# In w and the end of the higher density, and in a, b and the probability. The second results are
-# constants.
+# Functions of (name, a, b, w) and (name, a, b, w, q) with the derivatives above, for their first
+# results only.
 _log_mass = differentiable(_mass_of, _pull_back_mass, _keep, _push_mass_forward, constants=(1,))
 _quantile = differentiable(
     _quantile_of, _pull_back_quantile, _keep, _push_quantile_forward, constants=(1,)
@@ -463,7 +516,7 @@ class Law(NamedTuple):
         return low, high
 
     def standardize(self, low: Tensor, high: Tensor) -> tuple[Tensor, ...]:
-        """Return ends (*batch) in terms of x, and their distance."""
+        """Return ends (*batch) in terms of x, and their distance, in float64."""
         low, high = low.double(), high.double()
         if not self.exponential:
             low, high = low.clamp(-_FAR, _FAR), high.clamp(-_FAR, _FAR)
@@ -474,6 +527,7 @@ class Law(NamedTuple):
         start, end = torch.where(below, low, 1.0), torch.where(above, high, 1.0)
         a = torch.where(below, (start.log() - self.loc) / self.scale, -_FAR)
         b = torch.where(above, (end.log() - self.loc) / self.scale, _FAR)
+        # log(end) - log(start), which would cancel where they are near.
         near = torch.log1p(torch.where(both, end - start, 0.0) / start) / self.scale
         return a, b, torch.where(both, near, b - a)
 
@@ -484,6 +538,7 @@ class Law(NamedTuple):
         """
         if not self.has_moments:
             return torch.zeros_like(low, dtype=torch.bool)
+        # A rounding error of t is at most 2^-53 |t|, and slopes in x are at most 1 + |x|.
         ends = torch.stack(self.ends(low, high))
         x = (ends - self.loc) / self.scale
         resolved = (1 + x.abs()) * ends.abs() < (lost * 2.0**52) * self.scale
@@ -505,17 +560,26 @@ class Law(NamedTuple):
         return _STANDARD[self.name].log_density(x) - self.scale.log()
 
     def log_share(self, low: Tensor, high: Tensor, start: Tensor, end: Tensor) -> Tensor:
-        """Return the logarithm of the part of the mass between ends that lies between others.
+        """Return the logarithm of the fraction of a mass that lies between inner ends.
 
-        Far in a tail both masses are tiny, and digits are lost in the difference of their
-        logarithms: the value is that of their ratios to the density at the higher end.
+        Far in a tail both masses are tiny, and the difference of their logarithms cancels. So they
+        are taken relative to the higher density at the ends of each, and the logarithm of the ratio
+        of these two densities is added. Derivatives are taken of the difference.
+
+        Args:
+            low: Lower end of the whole mass (*batch).
+            high: Upper end of the whole mass (*batch).
+            start: Lower inner ends (*sample, *batch), at least `low`.
+            end: Upper inner ends (*sample, *batch), at most `high`.
         """
         moved = self.log_mass(start, end) - self.log_mass(low, high)
         with torch.no_grad():
             law, standard = _STANDARD[self.name], self.standardize
-            whole, part = LawBetween(self, low, high), LawBetween(self, start, end)
-            (low, high), (start, end) = (x.ends for x in (whole, part))
+            outer, inner = LawBetween(self, low, high), LawBetween(self, start, end)
+            (low, high), (start, end) = (x.ends for x in (outer, inner))
             rise = law.log_ratio(*standard(low, high))
+            # Logarithms of the higher density at inner ends over the density at `low` and at
+            # `high`, of which the one for the higher outer density is taken.
             by_low, by_high = (
                 torch.maximum(*(law.log_ratio(*standard(*pair)) * sign for pair in pairs))
                 for sign, pairs in (
@@ -524,11 +588,11 @@ class Law(NamedTuple):
                 )
             )
             by_low, by_high = by_low - rise.clamp_min(0), by_high - (-rise).clamp_min(0)
-            ratios = part.standard.relative - whole.standard.relative
-            known = ratios + torch.where(rise <= 0, by_low, by_high)
-            known = torch.where(known.isfinite(), known, moved)
+            ratios = inner.standard.relative - outer.standard.relative
+            value = ratios + torch.where(rise <= 0, by_low, by_high)
+            value = torch.where(value.isfinite(), value, moved)
         moved = torch.where(moved.isfinite(), moved, 0.0)  # no mass, which has no slope
-        return known.detach() + (moved - moved.detach())
+        return value.detach() + (moved - moved.detach())
 
     @property
     def has_moments(self) -> bool:
@@ -550,23 +614,32 @@ class Law(NamedTuple):
         return total.log() + (weights * exponent).sum((0, 1)) / total + self.scale.log()
 
     def gaussian_means(self, low: Tensor, high: Tensor, centers: Tensor, widths: Tensor) -> Tensor:
-        """Return expectations (*batch, N) of Gaussians (N) under the normal law between ends.
+        """Return expectations (*batch, N) of Gaussian densities under the normal law between ends.
 
-        The product with a Gaussian is such a law, too, whose mass is divided by the law's own.
+        With s^2 = scale^2 + w^2 for a Gaussian of width w around c, the product of both densities
+        is N(c; loc, s^2) N(t; middle, (scale w / s)^2). The mass of its second factor between the
+        ends is divided by the mass of the law.
+
+        Args:
+            low: Lower ends (*batch).
+            high: Upper ends (*batch).
+            centers: Centers of the Gaussians (N,).
+            widths: Standard deviations of the Gaussians (N,).
         """
         low, high = (end.unsqueeze(-1) for end in (low, high))
         scale, loc = self.scale.unsqueeze(-1), self.loc
         loc = loc.unsqueeze(-1) if isinstance(loc, Tensor) else loc
-        own, offset = self._replace(loc=loc, scale=scale), centers - loc
+        normal, offset = self._replace(loc=loc, scale=scale), centers - loc
         spread = (scale.square() + widths.square()).sqrt()
         middle = centers - (widths / spread).square() * offset
         product = self._replace(loc=middle, scale=scale * widths / spread)
-        log = product.log_mass(low, high) - own.log_mass(low, high)
+        log = product.log_mass(low, high) - normal.log_mass(low, high)
         log = log - 0.5 * (offset / spread).square() - spread.log()
-        ends = [law.standardize(low, high) for law in (product, own)]
+        ends = [law.standardize(low, high) for law in (product, normal)]
         near = _is_near(*ends[0]) & _is_near(*ends[1])
         if _any(near):
-            # Beside the Gaussian at the middle by ratios that hardly change, whose slopes are tiny.
+            # The Gaussian at the middle of the ends times a factor near 1: the mean of the product
+            # over the ends, relative to its value at the middle, over the same of the law.
             shapes = [_shape_of(*(torch.where(near, x, 1.0) for x in law)).log() for law in ends]
             z = torch.where(near, (low + high) / 2 - centers, 0.0) / widths
             close = shapes[0] - shapes[1] - 0.5 * z * z - widths.log()
@@ -577,8 +650,12 @@ class Law(NamedTuple):
         """Return a Gauss-Legendre rule on each side of the mode.
 
         In terms of the distance u from it or from the nearer end, at z, the density is exp(-u) or
-        exp(-u (z + u / 2)), and all terms are positive. Returned are whether the law is mirrored,
-        z, weights (2, Q, *batch) and their sum, u and the exponent.
+        exp(-u (z + u / 2)) times a constant, and all terms are positive.
+
+        Returns:
+            Whether the law is mirrored, so that its mass lies at x >= z (*batch); z (*batch);
+            weights (2, Q, *batch), first above z and then below it; their sum (*batch); u
+            (2, Q, *batch); and the exponents, u or u (z + u / 2).
         """
         a, b, w = self.standardize(*self.ends(low, high))
         flip = a + b < 0
@@ -586,7 +663,7 @@ class Law(NamedTuple):
         # By one condition: at the mode itself both sides would move with the end.
         past, square = a < 0, self.name == "normal"
         z = torch.where(past, 0.0, a)
-        # Where the exponent is _DEPTH.
+        # Where the exponent is _DEPTH: the root of u (z + u / 2) = _DEPTH without a difference.
         last = torch.full_like(z, _DEPTH)
         if square:
             last = (2 * _DEPTH / (z + (z.square() + 2 * _DEPTH).sqrt())).detach()
@@ -642,7 +719,7 @@ class LawBetween:
         return log_mass + self.law.log_factor if self.law.log_factor else log_mass
 
     def icdf(self, q: Tensor) -> Tensor:
-        """Return quantiles of probabilities in (0, 1)."""
+        """Return quantiles (*sample, *batch) of probabilities in (0, 1)."""
         law, (low, high) = self.law, self.ends
         is_constant = self.is_constant and not may_be_differentiated(q)
         if is_constant:
@@ -650,10 +727,11 @@ class LawBetween:
         else:
             x, distance = _quantile(law.name, *self.standard.triple, q)
         t = law.loc + law.scale * x
-        t = known = t.exp() if law.exponential else t
+        t = value = t.exp() if law.exponential else t
+        # The value by the distance from the lower end where that is more accurate; slopes by t.
         if distance is not None:
             step = law.scale * distance
             near = low * step.exp() if law.exponential else low + step
-            known = torch.where(step < math.inf, near, t)
-        known = torch.clamp(known, low, high)
-        return known if is_constant else known.detach() + (t - t.detach())
+            value = torch.where(step < math.inf, near, t)
+        value = torch.clamp(value, low, high)
+        return value if is_constant else value.detach() + (t - t.detach())

@@ -45,7 +45,7 @@ _INTERVALS, _ROUNDS = 8, 16
 
 
 class Chart(Protocol):
-    """A variable that stands for locations."""
+    """A variable that stands for locations, such as the log odds of a fraction."""
 
     def onto(self, t: Tensor) -> Tensor:
         """Return the variable at locations."""
@@ -71,7 +71,8 @@ class Panels:
         shares: Shares of a region at which it is cut.
         log_mass: The logarithm of the integral of exp(log_density) (*batch); default 0.
         name: Of a density whose integral must be 1 up to a thousandth, to raise ValueError.
-        chart: What the density is a function of in place of the location: `onto` it and `back`.
+        chart: The variable of the log density if that is not the location: the coordinate replaces
+            this variable, while ends and results are locations.
     """
 
     def __init__(
@@ -141,9 +142,9 @@ class Panels:
         low, high = edges[:-1], edges[1:]
         first, last = low, high
         for shares in (_COARSE, *(_EVEN,) * rounds):
-            share = low.new_tensor(shares).reshape(-1, *(1,) * low.dim())
+            fraction = low.new_tensor(shares).reshape(-1, *(1,) * low.dim())
             # Ends that matter stay as they are.
-            y = torch.where(share < 1, first + (last - first) * share, last)
+            y = torch.where(fraction < 1, first + (last - first) * fraction, last)
             if len(places):
                 y = torch.cat([y, clamp(places.unsqueeze(1), first, last)]).sort(dim=0).values
             t, slope = line.locations(y)
@@ -168,7 +169,16 @@ class Panels:
     def between(
         self, order: int, cuts: Tensor, rough: Tensor | bool | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return nodes and weights (Q, ...) of integrals, `order` between two cuts (J, ...)."""
+        """Return nodes and weights (Q, ...) of integrals over the coordinate between cuts.
+
+        Args:
+            order: Number of nodes between two cuts, Q = order (J - 1) in all.
+            cuts: Coordinates (J, ...) in ascending order.
+            rough: Whether the density is not smooth at a cut of a pair; default by the coordinate.
+
+        Returns:
+            Nodes as locations, or values of the chart, and weights that contain their derivatives.
+        """
         y, rule = (x.reshape(-1, *(1,) * (cuts.dim() - 1)) for x in gauss_legendre(order, cuts))
         low, high = cuts[:-1, None], cuts[1:, None]
         nodes, slope = self.line.place(
@@ -230,8 +240,14 @@ class Panels:
         return self.restricted(a, b).integral()
 
     def tail(self, t: Tensor, upper: Tensor, log: bool = False) -> Tensor:
-        """Return the mass below, or above, locations in the support, or its logarithm."""
-        mass = self._share(t, upper)
+        """Return the mass below, or above, locations in the support, or its logarithm.
+
+        Args:
+            t: Locations (..., *batch).
+            upper: Whether the mass above is meant, of the shape of t.
+            log: Whether to return the logarithm, relatively accurate.
+        """
+        mass = self._mass_beyond(t, upper)
         # Panels end where the density is negligible for the whole, but not for such a tail.
         far = mass.detach() < _KNOWN
         if values_are_readable(far) and not far.any():
@@ -242,8 +258,12 @@ class Panels:
             return torch.where(far, log_mass, log_positive(mass))
         return torch.where(far, log_mass.exp(), mass)
 
-    def _share(self, t: Tensor, upper: Tensor) -> Tensor:
-        """Return the mass below, or above, locations as far as the panels reach."""
+    def _mass_beyond(self, t: Tensor, upper: Tensor) -> Tensor:
+        """Return the mass below, or above, locations as far as the panels reach.
+
+        It adds the masses of whole panels and of a piece of the panel in which the location lies,
+        both on the side of the tail, so that nothing cancels.
+        """
         line = self.line
         cuts, below, masses = self._pieces()
         y = self._onto(t.nan_to_num(posinf=0.0, neginf=0.0))
@@ -251,15 +271,15 @@ class Panels:
         panel = (cuts[..., 1:-1] <= y.unsqueeze(-1)).sum(-1, keepdim=True)
         start, end, before = (entries_of(x, panel) for x in (cuts, cuts[..., 1:], below))
         beyond = torch.where(upper, entries_of(_above(masses, line.parts), panel), before)
-        part = self._mass_from(torch.where(upper, end, start), y, line.is_rough(start, end))
-        return (beyond + torch.where(upper, -part, part)) / below[..., -1]
+        piece = self._mass_from(torch.where(upper, end, start), y, line.is_rough(start, end))
+        return (beyond + torch.where(upper, -piece, piece)) / below[..., -1]
 
     def _pieces(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return cuts and the masses below them, both (*batch, J), and the density on pieces.
+        """Return cuts and the masses below them, both (*batch, J), and masses at nodes.
 
-        All masses are 1 up to rounding. A panel between two cuts has pieces of equal length in the
-        variable of `Coordinate.place`, on which the density is known by masses (K, Q, *batch) at
-        Gauss-Legendre nodes.
+        All masses add up to 1 but for rounding. A panel between two cuts has `parts` pieces of
+        equal length in the variable of `Coordinate.place`, K = parts (J - 1) in all. The third
+        result (K, Q, *batch) has the density times the weight at Q Gauss-Legendre nodes of each.
         """
         line = self.line
         cuts, parts = self.cuts(), line.parts
@@ -284,24 +304,28 @@ class Panels:
         return (weights * self.density(nodes)).sum(0)
 
     def quantile(self, value: Tensor) -> Tensor:
-        """Return quantiles of float64 probabilities in (0, 1)."""
+        """Return quantiles of float64 probabilities (..., *batch) in (0, 1).
+
+        A search finds a root of the polynomial that approximates the distribution function on a
+        piece. The mass from a cut to the root, by nodes of its own, then says by how much it misses
+        the probability; Newton steps correct it and carry derivatives.
+        """
         line, (first, last) = self.line, self.ends
         cuts, below, masses = self._pieces()
         goal = value * below[..., -1]
         # The piece on which the distribution function, a polynomial there, takes the value.
-        series, known = _integral_series(masses.detach()), goal.detach()
+        series, target = _integral_series(masses.detach()), goal.detach()
         # All Legendre polynomials are 1 at the upper end.
-        piece = (series.sum(0)[..., :-1] <= known.unsqueeze(-1)).sum(-1, keepdim=True)
+        piece = (series.sum(0)[..., :-1] <= target.unsqueeze(-1)).sum(-1, keepdim=True)
         coefficients = [entries_of(x, piece) for x in series]
-        # The error of the polynomial is absolute, so that a closer root would be no better. Newton
-        # steps follow, with the mass between there and the end of the panel by nodes of its own.
-        close = _NEAR * known * torch.minimum(1 - value, value).detach() / value.detach()
+        # The error of the polynomial is absolute, so that a closer root would be no better.
+        close = _NEAR * target * torch.minimum(1 - value, value).detach() / value.detach()
 
         def missing(x: Tensor) -> Tensor:
-            gap = _legendre_sum(coefficients, x) - known
+            gap = _legendre_sum(coefficients, x) - target
             return torch.where(gap.abs() <= close, 0.0, gap)
 
-        ends = torch.full_like(known, -1), torch.ones_like(known)
+        ends = torch.full_like(target, -1), torch.ones_like(target)
         x = increasing_root(missing, *ends, line.steps)
         panel = piece // line.parts
         start, end, before = (entries_of(x, panel) for x in (cuts, cuts[..., 1:], below))
@@ -311,11 +335,12 @@ class Panels:
         # From the end with the smaller tail.
         upper, above = value > 0.5, entries_of(_above(masses, line.parts), panel)
         offset = torch.where(upper, (1 - value) * below[..., -1] - above, before - goal)
-        place = torch.where(upper, end, start)
-        gap = offset + self._mass_from(place, line.onto(near).detach(), rough)
+        anchor = torch.where(upper, end, start)
+        gap = offset + self._mass_from(anchor, line.onto(near).detach(), rough)
         height = self.density(near)
 
         def excess(t: Tensor) -> Tensor:
+            # The mass between `near` and t by the trapezoidal rule: they are close.
             return gap + (t - near) * (height + self.density(t)) / 2
 
         moved = attach_root_gradient(near, excess, self.density)
@@ -349,8 +374,8 @@ class Panels:
             nodes, weights = self.rule(order, psi)
             means: Tensor = (weights.unsqueeze(-1) * psi(nodes)).sum(0)
             return means
-        # Each function where it is not negligible, with cuts of its own: a narrow one would fall
-        # between the nodes of the density.
+        # Each function where it is not negligible, with cuts of its own (J, N, *batch): a narrow
+        # one would fall between the nodes of the density.
         low, high = (self._onto(self._aligned(x)) for x in psi.effective_support)
         quarters = self._aligned(low.new_tensor([0.0, 0.25, 0.5, 0.75, 1.0])).unsqueeze(1)
         cuts = _join(self._cuts_with(psi).unsqueeze(1), low + quarters * (high - low))
@@ -384,7 +409,14 @@ class Panels:
 def on_line(
     log_density: Callable[[Tensor], Tensor], cuts: Tensor, ends: tuple[Tensor, Tensor]
 ) -> Panels:
-    """Return the panels between cuts (*batch, J), outside of which no mass matters."""
+    """Return panels with the location as the coordinate, cut at given locations among others.
+
+    Args:
+        log_density: The log density, from locations (..., *batch).
+        cuts: Locations (*batch, J), padded with NaN, between which it is smooth and outside of
+            which no mass matters.
+        ends: Ends of the support (2 tensors *batch).
+    """
     line = Line(32, 1, 32, sort_cuts(cuts))
     places = cast(Tensor, line.rough)
     return Panels(log_density, line, ends, places=places, edges=places[[0, -1]])
@@ -403,9 +435,14 @@ def or_infinite(moment: Tensor, n: int, heavy: Sequence[Tensor]) -> Tensor:
 
 
 def _cuts_within(edges: Tensor, region: Tensor, shares: Sequence[float]) -> Tensor:
-    """Return coordinates (J, *batch) at shares of each region (*batch, K, 2) between two edges.
+    """Return the coordinates (J, *batch) that divide regions at given fractions of their lengths.
 
-    A region that reaches an edge (K + 1, *batch) moves with it.
+    A region that reaches an edge moves with it.
+
+    Args:
+        edges: Coordinates (K + 1, *batch) in ascending order.
+        region: Where the density matters between two edges (*batch, K, 2).
+        shares: Increasing fractions from 0 to 1 at which each region is cut.
     """
     first, last = region.movedim(-2, 0).unbind(-1)
     matter = first < last
@@ -416,29 +453,33 @@ def _cuts_within(edges: Tensor, region: Tensor, shares: Sequence[float]) -> Tens
     # A region where the density does not matter is empty, at the first end to move with that.
     start = torch.where(matter, first, math.inf).amin(0)
     first, last = (torch.where(matter, end, start).unsqueeze(1) for end in (first, last))
-    share = first.new_tensor(shares).reshape(-1, *(1,) * start.dim())
-    cuts = torch.where(share < 1, first + (last - first) * share, last)
+    fraction = first.new_tensor(shares).reshape(-1, *(1,) * start.dim())
+    cuts = torch.where(fraction < 1, first + (last - first) * fraction, last)
     return cuts.flatten(0, 1).sort(dim=0).values
 
 
 def argmax(function: Callable[[Tensor], Tensor], cuts: Tensor) -> Tensor:
     """Return where a function is highest (*batch).
 
-    The best of the cuts (*batch, J) and of locations between them, improved on finer and finer
-    grids between its neighbors: accurate to the square root of a rounding error at a smooth peak.
+    The best of the cuts and of locations between them is improved on finer and finer grids between
+    its neighbors: accurate to the square root of a rounding error at a smooth peak.
+
+    Args:
+        function: From locations (Q, *batch) to values of that shape.
+        cuts: Locations (*batch, J) between which it is smooth, padded with NaN.
     """
     ordered = sort_cuts(cuts)
-    share = torch.linspace(0, 1, _INTERVALS + 1, dtype=cuts.dtype, device=cuts.device)
-    share = share.reshape(-1, *(1,) * ordered.dim())
+    fraction = torch.linspace(0, 1, _INTERVALS + 1, dtype=cuts.dtype, device=cuts.device)
+    fraction = fraction.reshape(-1, *(1,) * ordered.dim())
     widths = ordered.diff(dim=0)
-    grid = (ordered[:-1] + share * widths).flatten(0, 1)
+    grid = (ordered[:-1] + fraction * widths).flatten(0, 1)
     best = grid.gather(0, function(grid).argmax(0, keepdim=True))
     # The wider of the intervals beside it, where cuts may coincide up to rounding.
     beside = (grid - best).abs() <= _ROUNDING * torch.finfo(best.dtype).eps * best.abs()
-    widths = (widths / _INTERVALS).expand(len(share), *widths.shape).flatten(0, 1)
+    widths = (widths / _INTERVALS).expand(len(fraction), *widths.shape).flatten(0, 1)
     step = torch.where(beside, widths, 0.0).amax(0, keepdim=True)
     for _ in range(_ROUNDS):
-        grid = clamp(best + step * (2 * share[:, 0] - 1), ordered[0], ordered[-1])
+        grid = clamp(best + step * (2 * fraction[:, 0] - 1), ordered[0], ordered[-1])
         best, step = grid.gather(0, function(grid).argmax(0, keepdim=True)), 2 * step / _INTERVALS
     return best.squeeze(0)
 
@@ -449,33 +490,45 @@ def _coordinate(x: Tensor, part: Tensor, parts: int) -> Tensor:
 
 
 def _above(masses: Tensor, parts: int) -> Tensor:
-    """Return the masses (*batch, J) above panels, from those on their pieces (K, Q, *batch)."""
+    """Return the masses (*batch, J - 1) above panels, from the masses at nodes of `_pieces`."""
     above = masses.sum(1).flip(0).cumsum(0).flip(0)[parts::parts]
     return torch.cat([above, torch.zeros_like(above[:1])]).movedim(0, -1)
 
 
 def _integral_series(masses: Tensor) -> Tensor:
-    """Return Legendre coefficients (Q + 1, *batch, K) of a distribution function on pieces."""
+    """Return Legendre coefficients (Q + 1, *batch, K) of a distribution function on pieces.
+
+    Args:
+        masses: Densities times weights (K, Q, *batch) at the Gauss-Legendre nodes of the pieces.
+    """
     x, _ = gauss_legendre(masses.shape[1], masses)
     polynomials = torch.stack([torch.special.legendre_polynomial_p(x, k) for k in range(len(x))])
     moments = torch.einsum("kq,jq...->k...j", polynomials, masses)
-    # The integral of (2 k + 1) P_k is the difference of its neighbors.
+    # The density on a piece is the sum of (k + 1/2) moment_k P_k, and the integral of (2 k + 1) P_k
+    # is P_(k+1) - P_(k-1): coefficient k is half of moment_(k-1) - moment_(k+1).
     upper = torch.cat([moments[1:], torch.zeros_like(moments[:2])])
     first, *others = (torch.cat([moments[:1], moments]) - upper) / 2
     return torch.stack([first + moments[0].cumsum(-1) - moments[0], *others])
 
 
 def _legendre_sum(coefficients: list[Tensor], x: Tensor) -> Tensor:
-    """Evaluate Legendre series (N, ...) at x (...) by Clenshaw's recurrence."""
+    """Evaluate Legendre series (N, ...) at x (...) by Clenshaw's recurrence.
+
+    It rests on (k + 1) P_(k+1) = (2 k + 1) x P_k - k P_(k-1).
+    """
     above, current = torch.zeros_like(x), coefficients[-1]
     for k in range(len(coefficients) - 2, -1, -1):
-        rest = torch.sub(coefficients[k], above, alpha=(k + 1) / (k + 2))
-        above, current = current, torch.addcmul(rest, x, current, value=(2 * k + 1) / (k + 1))
+        term = torch.sub(coefficients[k], above, alpha=(k + 1) / (k + 2))
+        above, current = current, torch.addcmul(term, x, current, value=(2 * k + 1) / (k + 1))
     return current
 
 
 def clamp(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Move x, which may be NaN, between ends; unlike `clamp` with derivatives of one of them."""
+    """Move x, which may be NaN, between ends.
+
+    Exactly one of the three receives the derivative, also where the ends coincide, unlike with
+    torch's `clamp`.
+    """
     x = torch.where(x < low, low, x)
     return torch.where(x > high, high, x)
 

@@ -72,7 +72,7 @@ def support_rule(
 
 
 def _clip(p: Any, end: Tensor) -> Tensor:
-    """Return an end of domains, clipped to the support, as x = (t - loc)/scale."""
+    """Clip ends of domains (..., *batch) to the support; return them as x = (t - loc)/scale."""
     half_width, offset = p.generator.reach(), end - p.loc
     inside = offset.abs() < half_width * p.scale
     # Replaced before the division, whose derivative overflows far away.
@@ -95,13 +95,14 @@ def expect_on_support(p: Any, psi: Basis, order: int = 64) -> Tensor:
 
 
 def _bounds(psi: Basis) -> tuple[Tensor, Tensor]:
+    """Return the ends (N,) between which each function of a basis is not negligible."""
     if psi.effective_support is None:
         raise ValueError(f"psi must have an effective_support to be integrated on it, got {psi}")
     return psi.effective_support
 
 
 def _values_by_function(psi: Basis, nodes: Tensor, axis: int) -> Tensor:
-    """Evaluate the j-th function at the nodes with index j along `axis`."""
+    """Evaluate the j-th function of N at the nodes with index j along `axis`, of length N."""
     return psi.own(nodes.movedim(axis, -1)).movedim(-1, axis)
 
 
@@ -115,6 +116,11 @@ def gaussians_on_support(p: Any, centers: Tensor, widths: Tensor) -> Tensor:
 
 
 def _gaussians(p: Any, centers: Tensor, widths: Tensor) -> Tensor:
+    """Return `gaussians_on_support` for a density whose batch is one block.
+
+    With h = scale/w and z = (loc - c)/w + h x the expectation is the integral of
+    q(x) exp(-z^2/2) dx over w sqrt(2 pi); points are pairs (x, z).
+    """
     batch = (1,) * p.loc.dim()
     c, w = (x.expand(centers.shape).reshape(-1, *batch) for x in (centers, widths))
     h = p.scale / w
@@ -139,8 +145,15 @@ def _overlap(offset: Tensor, h: Tensor, half_width: Tensor | float) -> list[_Poi
     """Return ends and middle, as (x, z), of the interval where density and Gaussian both matter.
 
     The third entry tells whether the Gaussian ends there. Both coordinates of a point are chosen by
-    one condition: otherwise two points would share the derivative at a tie.
+    one condition: otherwise two points would share the derivative at a tie. The middle is the
+    center of the density, or the end next to it.
+
+    Args:
+        offset: z at the center of the density (N, *batch).
+        h: Change of z with x, scale/w (N, *batch).
+        half_width: x at the end of the density (*batch).
     """
+    # Where the Gaussian, relative to its peak, is 2.5e-20 or 6.7e-10.
     cut = 9.5 if offset.dtype == torch.float64 else 6.5
     half = half_width * h
     half_width = half_width * torch.ones_like(h)
@@ -162,6 +175,7 @@ def _overlap(offset: Tensor, h: Tensor, half_width: Tensor | float) -> list[_Poi
 
 
 def _choose(condition: Tensor, first: _Point, second: _Point) -> _Point:
+    """Return the first point where a condition holds, else the second one, entry by entry."""
     return tuple(torch.where(condition, a, b) for a, b in zip(first, second, strict=True))
 
 
@@ -195,7 +209,10 @@ def covariance_on_support(p: Any, phi: Basis, psi: Basis) -> Tensor:
 
 
 def _covariance_with_local(p: Any, phi: Basis, psi: Basis) -> Tensor:
-    """Return the covariance of any basis and one that is negligible outside bounded domains."""
+    """Return the covariance (*batch, M, N) of a basis phi and a basis psi of local functions.
+
+    Local functions are negligible outside bounded domains.
+    """
     # Cov[phi, psi] = E[(phi - E phi) psi], integrated where psi is not negligible.
     half = p.generator.reach() * p.scale
     t, x, weights = support_rule(p, *_bounds(psi), Stack(phi, psi).breaks, 80)
@@ -216,12 +233,22 @@ def _covariance_with_local(p: Any, phi: Basis, psi: Basis) -> Tensor:
 
 
 def _differences(p: Any, psi: Basis, t: Tensor, x: Tensor) -> Tensor:
-    r"""Return $\psi(t)$, of waves and powers less $\psi(loc)$, where supports may be narrow."""
+    r"""Return values of a basis (..., *batch, N) up to constants, which covariances ignore.
+
+    Waves and powers are returned as $\psi(t) - \psi(loc)$, with the accuracy of the difference
+    where supports are narrow, other functions as $\psi(t)$.
+
+    Args:
+        p: The density.
+        psi: The basis.
+        t: Locations (..., *batch).
+        x: The same as (t - loc)/scale.
+    """
     loc, step = p.loc.unsqueeze(-1), (p.scale * x).unsqueeze(-1)
     if isinstance(psi, Fourier):
         return wave_differences(loc * psi.frequencies, step * psi.frequencies)
     if isinstance(psi, Polynomial):
-        # (loc + s)^k - loc^k is a sum of powers of the step s, by Horner's rule.
+        # d_k = (loc + s)^k - loc^k, with the step s, is d_(k-1) (loc + s) + loc^(k-1) s.
         powers = [torch.zeros_like(step)]
         for k in range(1, len(psi)):
             powers.append(powers[-1] * (loc + step) + loc ** (k - 1) * step)
