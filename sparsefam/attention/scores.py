@@ -592,7 +592,7 @@ class ContentScore(_MeshScore, DiscreteScore):
         are_per_query = coefficients.dim() > means.dim()
         if are_per_query:
             means = means.unsqueeze(2)
-        # Its density does not change without the mean, but a constant key function becomes zero.
+        # Subtracting the mean does not change the density, but makes a constant key function zero.
         keys = coefficients[..., :-1] - coefficients[..., -1:] * means[..., :-1]
         weights = torch.einsum(f"bqhe,b{'q' * are_per_query}nhe->bhqn", queries, keys)
         weights = weights / (math.sqrt(queries.shape[-1]) * temperature)
