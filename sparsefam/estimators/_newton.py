@@ -93,7 +93,7 @@ def _shortening(rise: float, promised: float) -> float:
     """
     if not rise < math.inf:
         return _GREATEST_FACTOR
-    # The parabola -promised s + (rise + promised) s^2 has these values and this slope.
+    # The parabola -promised s + (rise + promised) s^2 is 0 at 0, with that slope, and rise at 1.
     return min(max(promised / (2 * (rise + promised)), _LEAST_FACTOR), _GREATEST_FACTOR)
 
 

@@ -326,7 +326,7 @@ class SparseDensity(DensityEstimator):
         return best.objective.minimum(best.minimum.x, best.penalty, tol, self.max_iter)
 
     def _density(self, fit: Fit) -> KernelExp | KernelDeformedExp:
-        """Return the density of a fit, normalized exactly and not yet cut."""
+        """Return the density of a fit, before its support is cut."""
         objective = fit.objective
         weights, alpha = objective.mixing @ fit.minimum.x, objective.alpha
         return kernel_density(
