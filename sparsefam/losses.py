@@ -35,7 +35,7 @@ _FIRST_WIDTH, _LEAST_SIGMA = math.log(math.expm1(1)), 1e-6
 # Pairs of samples whose kernel is evaluated at a time.
 _PAIRS = 1 << 22
 # The default order of quadrature in `mmd` is so many times the extent of the density over the width
-# of the kernel, within two limits: neighboring nodes are then at most half a width apart.
+# of the kernel, within two limits: neighboring nodes are then closer than a width.
 _ORDER_PER_WIDTH, _LEAST_ORDER, _MOST_ORDER = 4, 32, 2048
 
 

@@ -250,7 +250,7 @@ class ContractingMemory(nn.Module):
             cdf = p.cdf(rows).reshape(len(rows), -1, density.batch_shape[1:].numel())
             return cdf.mean(-1).mT  # over heads and queries
 
-        # F(t) = mass(t) - first + (1 - (last - first)) t: the mass within [0, 1], and the rest.
+        # F(t) = mass(t) - first + (1 - (last - first)) t: the mass in [0, 1], and the remainder.
         ends = torch.tensor([[0.0, 1.0]], dtype=dtype_of(density), device=density.alpha.device)
         first, last = mass(ends).split(1, -1)
         return lambda t: t + self.stickiness * (mass(t) - first - (last - first) * t)
