@@ -75,8 +75,8 @@ def rpm(
         raise ValueError(f"base must be None for {type(score).__name__}, got {base!r}")
     if number is not None and not as_number(number) >= 1:
         raise ValueError(f"alpha must be at least 1, got {alpha!r}")
-    # Numbers have classes with simpler formulas; a tensor alpha, which may be learned, has not.
-    # functools.singledispatch would not compile in the oldest torch that is supported.
+    # Numbers 1 and 2 have classes with simpler formulas. A tensor alpha always gives the general
+    # family: it may be learned, and it may differ from one density of the batch to the next.
     if isinstance(score, scores.Quadratic):
         if number == 1:
             return Normal(score.loc, score.sigma)

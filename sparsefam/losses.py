@@ -30,12 +30,13 @@ __all__ = ["ClassificationHead", "RegressionHead", "conjugate", "fenchel_young",
 
 Reduction = Literal["mean", "sum", "none"]
 
-# Softplus of this is 1, the sigma of standardized targets; and the least sigma.
-_BIAS, _LEAST = math.log(math.expm1(1)), 1e-6
+# The inverse softplus of 1, with which the sigma of a head starts; and the least sigma.
+_FIRST_WIDTH, _LEAST_SIGMA = math.log(math.expm1(1)), 1e-6
 # Pairs of samples whose kernel is evaluated at a time.
 _PAIRS = 1 << 22
-# Orders of quadrature, at least and at most, and for each width of a kernel in a density.
-_FEWEST, _MOST, _DENSITY = 32, 2048, 4
+# The default order of quadrature in `mmd` is so many times the extent of the density over the width
+# of the kernel, within two limits: neighboring nodes are then closer than a width.
+_ORDER_PER_WIDTH, _LEAST_ORDER, _MOST_ORDER = 4, 32, 2048
 
 
 def fenchel_young(
@@ -119,7 +120,8 @@ def conjugate(score: Score, p: SparseDistribution) -> Tensor:
     """
     if isinstance(score, Finite):
         return _mean_score(cast(SparseCategorical, p).probs, score) + p.tsallis_entropy()
-    # The Tsallis entropy is -Omega(p).
+    # E_p[f] = A + alpha Omega(p), so E_p[f] - Omega(p) is A + (alpha - 1) Omega(p). The Tsallis
+    # entropy is -Omega(p).
     return p.log_normalizer - (p.alpha - 1) * p.tsallis_entropy()
 
 
@@ -166,19 +168,27 @@ def mmd(
     width = as_tensors(width=width)["width"].to(p._like)
     require(width.isfinite() & (width > 0), "width", "positive and finite", width)
     nodes, weights = p.quadrature(_order_for(p, width) if order is None else order)
+    # Nodes t (*batch, Q, D) and samples x (*batch, n, D), in units of the kernel's width.
     t, x = (y if p.event_shape else y.unsqueeze(-1) for y in (nodes, samples.to(p._like)))
     t, x = t.movedim(0, -2) / width, x.movedim(0, -2) / width
-    w, even = weights.movedim(0, -1).unsqueeze(-1), x.new_full((len(samples), 1), 1 / len(samples))
+    weights, count = weights.movedim(0, -1).unsqueeze(-1), len(samples)
     # The squared norm of mu_p - mu_n, multiplied out: Gretton et al. (2012), eq. 2.
-    within_density = (w * _mean_kernel(t, t, w)).sum((-1, -2))
-    between, within_samples = (_mean_kernel(x, *y).mean((-1, -2)) for y in ((t, w), (x, even)))
+    within_density = (weights * _mean_kernel(t, t, weights)).sum((-1, -2))
+    between = _mean_kernel(x, t, weights).mean((-1, -2))
+    within_samples = _mean_kernel(x, x, x.new_full((count, 1), 1 / count)).mean((-1, -2))
     return within_density - 2 * between + within_samples
 
 
 def _mean_kernel(x: Tensor, t: Tensor, weights: Tensor) -> Tensor:
-    """Return the means over t (*batch, M, D) of Gaussian kernels of width 1 at x (*batch, N, D).
+    """Return sum_m w_m exp(-|x - t_m|^2 / 2), the mean of Gaussian kernels of width 1 at each x.
 
-    The weights are (*batch, M, 1), the means (*batch, N, 1).
+    Args:
+        x: Locations (*batch, N, D).
+        t: Centers of the kernels (*batch, M, D).
+        weights: Their weights w (*batch, M, 1), or (M, 1) for all densities.
+
+    Returns:
+        The means (*batch, N, 1).
     """
     means = []
     for y in x.split(max(1, _PAIRS // weights.numel()), -2):
@@ -190,13 +200,16 @@ def _mean_kernel(x: Tensor, t: Tensor, weights: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _order_for(p: SparseDistribution, width: Tensor) -> int:
-    """Return the order of quadrature whose nodes resolve Gaussians of a width."""
-    low, high = p.quadrature(_FEWEST)[0].aminmax(dim=0)
-    # Nodes of an order divide the extent of the density into about so many pieces.
-    order = math.ceil(_DENSITY * float(((high - low) / width).max()))
-    rule = f"at least {_DENSITY / _MOST:.1g} of the extent of the density"
-    require(torch.tensor(order <= _MOST), "width", rule, width)
-    return max(_FEWEST, order)
+    """Return an order of quadrature whose nodes resolve Gaussian kernels of a width.
+
+    The widest density of the batch determines it, since one order serves all.
+    """
+    # The outermost nodes show the extent of a density, with an infinite support, too.
+    low, high = p.quadrature(_LEAST_ORDER)[0].aminmax(dim=0)
+    order = math.ceil(_ORDER_PER_WIDTH * float(((high - low) / width).max()))
+    rule = f"at least {_ORDER_PER_WIDTH / _MOST_ORDER:.1g} of the extent of the density"
+    require(torch.tensor(order <= _MOST_ORDER), "width", rule, width)
+    return max(_LEAST_ORDER, order)
 
 
 def _mean_score(probs: Tensor, score: Finite) -> Tensor:
@@ -205,6 +218,10 @@ def _mean_score(probs: Tensor, score: Finite) -> Tensor:
 
 
 def _reduced(losses: Tensor, weight: Tensor | None, reduction: Reduction) -> Tensor:
+    """Return the weighted mean or sum of losses (...), or for "none" the weighted losses (...).
+
+    Weights broadcast against the losses; the mean is the sum over the total weight.
+    """
     if weight is None:
         return losses if reduction == "none" else cast(Tensor, getattr(losses, reduction)())
     require_tensor("weight", weight)
@@ -236,6 +253,7 @@ def _score_of_samples(target: Tensor, score: Score, p: SparseDistribution) -> Te
 
 
 def _scores_of_categories(score: Finite, target: Tensor, p: SparseDistribution) -> Tensor:
+    """Return the entries f_t (*S, *batch) of scores (*batch, K) at categories t (*S, *batch)."""
     if target.is_floating_point():
         raise ValueError(f"target must be integers, the categories, got {target.dtype}")
     target = target.long()
@@ -268,15 +286,15 @@ def _term_of_density(target: Distribution, score: Score, p: SparseDistribution) 
     alpha, log_base = p.alpha.double(), _log_base(p)
 
     def cost(t: Tensor) -> Tensor:
-        """Return the integrand relative to q."""
-        base = log_base(t)
-        log = density.log_prob(t) - base
-        ratio = torch.exp(torch.where(log.isinf(), 0.0, log))
+        """Return the integrand over q: log_{2 - alpha}(q / base) / alpha - f."""
+        log_reference = log_base(t)
+        log_ratio = density.log_prob(t) - log_reference
+        ratio = torch.exp(torch.where(log_ratio.isinf(), 0.0, log_ratio))
         # Omega(q) = E_q[log_{2 - alpha}(q / base)] / alpha.
         finite = log_beta(ratio, 2 - alpha) / alpha - f(t)
         # Infinite off the base's support, unless rounding puts a node on the edge of q.
-        off_base = torch.where((base == -math.inf) & (log > 0), math.inf, 0.0)
-        return torch.where(log.isinf(), off_base, finite)
+        off_base = torch.where((log_reference == -math.inf) & (log_ratio > 0), math.inf, 0.0)
+        return torch.where(log_ratio.isinf(), off_base, finite)
 
     def integrand(t: Tensor) -> Tensor:
         costs = cost(t)
@@ -291,7 +309,10 @@ def _term_of_density(target: Distribution, score: Score, p: SparseDistribution) 
 
 
 def _log_base(p: SparseDistribution) -> Callable[[Tensor], Tensor]:
-    """Return the log density relative to which entropies are; 0 if there is no base."""
+    """Return the log density of the base as a function of locations; 0 if there is no base.
+
+    Entropies of kernel densities are relative to their base.
+    """
     if not isinstance(p, KernelDistribution):
         return lambda t: t.new_zeros(())
     log_density = p.mesh.base.log_density
@@ -299,9 +320,11 @@ def _log_base(p: SparseDistribution) -> Callable[[Tensor], Tensor]:
 
 
 def _with_kinks(cuts: Tensor, score: Score) -> Tensor:
+    """Return the ends (*batch, J) of the pieces of an integral, and the kink of a score if any."""
     if not isinstance(score, (AbsoluteDeviation, LocationScale)):
         return cuts
-    # Quadrature is exact to rounding only between points at which the score is smooth.
+    # Quadrature is exact to rounding only on pieces where the score is smooth. A kink outside of
+    # the outermost ends is moved onto one, where it adds an empty piece.
     kink = score.loc.double().expand(cuts.shape[:-1]).unsqueeze(-1)
     return torch.cat([cuts, kink.clamp(cuts.amin(-1, True), cuts.amax(-1, True))], -1)
 
@@ -316,6 +339,8 @@ def checked_alpha(alpha: float) -> float:
 
 
 class _Head(nn.Module):
+    """Map features to densities: a linear layer for the parameters of a score, and then `rpm`."""
+
     def __init__(self, in_features: int, out_features: int, alpha: float) -> None:
         super().__init__()
         require_integer("in_features", in_features, 1)
@@ -369,12 +394,12 @@ class RegressionHead(_Head):
         super().__init__(in_features, 2, alpha)
         with torch.no_grad():
             # Near the mean 0 and the deviation 1 of standardized targets.
-            self.linear.bias.copy_(torch.tensor([0.0, _BIAS]))
+            self.linear.bias.copy_(torch.tensor([0.0, _FIRST_WIDTH]))
 
     def score(self, features: Tensor) -> Quadratic:
         """Return the score of each row."""
         loc, width = self.linear(features).unbind(-1)
-        return Quadratic(loc, softplus(width) + _LEAST)
+        return Quadratic(loc, softplus(width) + _LEAST_SIGMA)
 
 
 class ClassificationHead(_Head):

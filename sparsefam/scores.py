@@ -286,7 +286,8 @@ def slope_of(g: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     if forward or torch.is_inference_mode_enabled():
         return torch.func.jvp(g, (x,), (torch.ones_like(x),))[1]
     # In plain eager mode the first call of `torch.func`, or of `grad` with `grad_outputs`, would
-    # import torch's compiler and sympy, which takes a second.
+    # import torch's compiler and sympy, which takes a second. As g is elementwise, the gradient of
+    # the sum of its values holds the slope of each.
     keep = torch.is_grad_enabled() and g(x).requires_grad
     with torch.enable_grad():
         at = x.view_as(x) if x.requires_grad else x.detach().requires_grad_()

@@ -24,8 +24,8 @@ from ._masks import full_precision
 
 __all__ = ["attend"]
 
-# Scores in a block: few enough for the cache, many enough for an operation's overhead; on devices
-# other than a CPU.
+# Scores in a block, on a CPU and on other devices: few enough for the cache, and so many that the
+# overhead of an operation does not matter.
 _BLOCK, _DEVICE_BLOCK = 2**18, 2**24
 
 
@@ -50,6 +50,7 @@ def attend(
     """
     eps, number = epsilon(alpha, queries)
     if number is None:
+        # Four dimensions, which `_slice` indexes by blocks.
         eps = eps.reshape((1,) * (4 - eps.dim()) + eps.shape)
     inputs = queries, keys, values, eps, bias
     tensors = [x for x in inputs if x is not None]
@@ -61,16 +62,21 @@ def attend(
 
 
 def _scores(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
+    """Return the inner products of queries and keys, plus the bias, (B, H, Q, K)."""
     scores = queries @ keys.mT
     return scores if bias is None else scores + bias
 
 
 def _blocks(queries: Tensor, keys: Tensor) -> Iterator[tuple[slice, ...]]:
-    """Return slices of examples, heads and queries."""
+    """Yield slices of examples, heads and queries that cut (B, H, Q, K) into blocks.
+
+    A block has about `_BLOCK` scores: of whole examples if they fit, else of whole heads of one
+    example, else of some queries of one head.
+    """
     shape = queries.shape[:3]
     rows = max(1, (_BLOCK if keys.is_cpu else _DEVICE_BLOCK) // max(1, keys.shape[2]))
+    # The examples, heads and queries that fit; where 0 fit, one is taken and the next axis is cut.
     sizes = rows // max(1, shape[1] * shape[2]), rows // max(1, shape[2]), rows
-    # Whole examples if several fit into a block, else whole heads, else rows of queries.
     starts = (range(0, n, max(1, size)) for n, size in zip(shape, sizes, strict=True))
     for firsts in product(*starts):
         yield tuple(slice(i, i + max(1, n)) for i, n in zip(firsts, sizes, strict=True))
@@ -91,7 +97,10 @@ def _slice(x: Tensor | None, block: tuple[slice, ...]) -> Tensor | None:
 
 
 def _with_ones(values: Tensor) -> Tensor:
-    """Append a column of ones, as (K, F + 1) if examples and heads share the values."""
+    """Return values (B, H, K, F) with a column of ones, (B, H, K, F + 1), in column-major order.
+
+    Values that all examples and heads share, (1, 1, K, F), become one matrix (K, F + 1).
+    """
     columns = torch.cat([values, torch.ones_like(values[..., :1])], -1)
     # Products with columns that lie in one piece take a quarter of the time.
     columns = columns.mT.contiguous().mT
@@ -106,7 +115,7 @@ def _forward(
     bias: Tensor | None,
     number: float | None,
 ) -> tuple[Tensor, Tensor]:
-    """Return expectations (B, H, Q, F), and A (B, H, Q, 1)."""
+    """Return expectations (B, H, Q, F), and the A (B, H, Q, 1) of `solve` for `_backward`."""
     shape, columns = queries.shape[:3], _with_ones(values)
     means, A = values.new_empty(*shape, values.shape[-1]), queries.new_empty(*shape, 1)
     for block in _blocks(queries, keys):
@@ -130,7 +139,20 @@ def _backward(
     number: float | None,
     needed: list[bool],
 ) -> list[Tensor]:
-    """Return the gradients in all inputs, zero where they are not needed."""
+    """Return the gradients in queries, keys, values, eps and bias, zero if not needed.
+
+    Args:
+        slope: Gradient in the expectations (B, H, Q, F).
+        means: The expectations.
+        A: From `_forward`: with it `solve` returns the weights without a search.
+        queries: As for `attend`, like `keys`, `values` and `bias`.
+        keys: See `queries`.
+        values: See `queries`.
+        eps: alpha - 1, which broadcasts to (B, H, Q, 1).
+        bias: See `queries`; for None an empty tensor is returned.
+        number: eps if it is a number.
+        needed: Whether each of the five gradients is needed.
+    """
     inputs, columns = (queries, keys, values, eps, bias), _with_ones(values)
     totals = [slope.new_zeros(0) if x is None else torch.zeros_like(x) for x in inputs]
     for block in _blocks(queries, keys):
@@ -160,7 +182,12 @@ def _pull_block_back(
     powers: Tensor | None,
     needed: list[bool],
 ) -> list[Tensor | None]:
-    """Return the gradients in a block's inputs, from the output of `solve` for its scores."""
+    """Return the gradients in queries, keys, values, eps and bias of a block.
+
+    They have the shapes of the whole block, also where inputs are shared; the last three are None
+    if they are not needed. `columns` are values `_with_ones`; p and `powers`, (B, H, Q, K), are
+    from `solve`.
+    """
     jacobian = Jacobian(p, eps, number, powers)
     # E_p[v] changes by sum_k dp_k (v_k - E), as the dp_k sum to zero: values less their expectation
     # E keep the digits that a large mean would take.
@@ -173,12 +200,14 @@ def _pull_block_back(
     if needed[3]:
         by_eps = change * jacobian.in_alpha()
     by_bias = by_scores if needed[4] else None
+    # The scores are q k': with the gradient G in them, q has the gradient G k, and k has G' q.
     return [by_scores @ keys, (queries.mT @ by_scores).mT, by_values, by_eps, by_bias]
 
 
 def _like_expectations(
     queries: Tensor, keys: Tensor, values: Tensor, *_: object
 ) -> tuple[Tensor, Tensor]:
+    """Return empty tensors of the shapes that `_forward` returns, for compiled graphs."""
     shape = queries.shape[:3]
     return values.new_empty(*shape, values.shape[-1]), queries.new_empty(*shape, 1)
 
@@ -186,11 +215,16 @@ def _like_expectations(
 def _like_gradients(
     slope: Tensor, means: Tensor, A: Tensor, *inputs: Tensor | None
 ) -> list[Tensor]:
+    """Return empty tensors of the shapes that `_backward` returns, for compiled graphs."""
     none = slope.new_empty(0)
     return [none if x is None else torch.empty_like(x).contiguous() for x in inputs[:5]]
 
 
 def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
+    """Return gradients in the inputs of `_forward`, from gradients in its results.
+
+    `kept` has the inputs and the results of `_forward`.
+    """
     *inputs, number, means, A = kept
     (slope, _), (queries, keys, values, eps, bias), needs = grads, inputs, list(needed[:5])
     slopes: list[Tensor | None]

@@ -119,7 +119,10 @@ class InputShapes(NamedTuple):
         return x.unsqueeze(0) if x.ndim == len(shared) else x
 
     def require_inside(self, name: str, positions: Tensor, mask: Tensor | None) -> None:
-        """Raise ValueError unless positions of queries are in the domain."""
+        """Raise ValueError unless positions (B or 1, Lq, *event) of queries are in the domain.
+
+        Positions where the mask (B, Lq) is False may be anywhere.
+        """
         low, high = ends(self.box, positions.double())
         slack = _SLACK * (high - low)
         t = positions.reshape(*positions.shape[:2], len(self.box))

@@ -46,6 +46,7 @@ class AttentionMask(NamedTuple):
             bias = bias[:, None, None]
         if mask is None:
             return cls(observed, None, bias)
+        # (B, heads, Lq, L), or (1, 1, Lq, L) for a mask that examples and heads share
         by_head = mask.unflatten(0, (batch, heads)) if mask.dim() == 3 else mask[None, None]
         allowed, by_query = _split(by_head)
         if by_query is not None:
@@ -82,7 +83,10 @@ class AttentionMask(NamedTuple):
         return torch.einsum("bhql,blhe->bqhe", weights, x)
 
     def added(self, dtype: torch.dtype) -> Tensor | None:
-        """Return the summand of discrete scores, -inf where masked. None: zero."""
+        """Return the summand of discrete scores, -inf where masked; None if there is none.
+
+        It broadcasts to (B, heads, Lq, L).
+        """
         bias, readable = self.bias, self._readable()
         if readable is not None:
             bias = torch.where(readable, 0.0 if bias is None else bias, -math.inf)

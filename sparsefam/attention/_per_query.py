@@ -60,21 +60,26 @@ def weights_per_query(
     # Heads of a group read the same positions, and share a Gram matrix.
     groups, heads = visible.shape[1], features.shape[1]
     statistics = _statistics(regression, positions, values, visible)
+    # (B, heads, Lq, N) -> (B, G, Lq, N, heads / G)
     right = features.double().unflatten(1, (groups, heads // groups)).movedim(2, 4)
     # w_l = psi(t_l)' K^{-1} E_p[psi], plus an equal weight for each observation if there is a
     # constant: the formula of `RidgeRegression.observation_weights`.
-    solved, missing = regression._weigh(statistics, right.flatten(0, 2))
+    solved, offset = regression._weigh(statistics, right.flatten(0, 2))
     f = regression.basis(positions.double()).double()
     weights = torch.einsum("bgqni,bln->bgiql", solved.reshape(right.shape), f)
-    missing = missing.reshape(*right.shape[:3], -1).movedim(-1, 2).unsqueeze(-1)
-    weights = (weights + missing).flatten(1, 2)
+    offset = offset.reshape(*right.shape[:3], -1).movedim(-1, 2).unsqueeze(-1)
+    weights = (weights + offset).flatten(1, 2)
     return torch.where(visible, weights, 0).to(values.dtype)
 
 
 def _statistics(
     regression: RidgeRegression, positions: Tensor, values: Tensor, visible: Tensor
 ) -> NormalEquations:
-    """Sum for each query: sums of B * G * Lq examples with heads / G * E channels."""
+    """Return the sums over the observations that each query may read.
+
+    Each query of a group of heads is an example of its own: there are B * G * Lq of them, with
+    heads / G * E channels.
+    """
     batch, _, heads, channels = values.shape
     groups, queries = visible.shape[1:3]
     basis, size = regression.basis, len(regression.basis)
@@ -84,11 +89,18 @@ def _statistics(
         require_finite("values", values, values.shape, observed)
 
     def sums(t: Tensor, h: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
+        """Sum over a chunk of positions t (B or 1, l, *event), with values h (B, l, heads, E).
+
+        The weights (B, l, G, Lq) are 1 where a query may read, else 0. With M = heads / G * E the
+        sums are F'F (B G Lq, N N), F'H (B G Lq, N M), |H|^2 (B G Lq,), F'1 (B, G Lq, N) and H'1
+        (B G Lq, M).
+        """
         f, h = basis(t.double()).double(), h.double()
         weights = weights.movedim(1, -1).double()
+        # (B, l, heads, E) -> (B, G, l, M)
         h = h.unflatten(2, (groups, heads // groups)).flatten(3).transpose(1, 2)
         # Products of functions and values are formed once, and summed by a matrix of zeros and ones
-        # for all queries: F'F and F'H of each are rows of one matrix product.
+        # for all queries: F'F and F'H of each query are rows of one matrix product.
         gram = weights.flatten(1, 2) @ (f.unsqueeze(-1) * f.unsqueeze(-2)).flatten(2)
         cross = weights @ (f[:, None, :, :, None] * h.unsqueeze(-2)).flatten(3)
         squares = weights @ h.square().sum(-1, keepdim=True)

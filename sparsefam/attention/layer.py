@@ -52,8 +52,9 @@ _SCORES: dict[str, Callable[[], AttentionScore]] = {
     "mixture": partial(QuadraticScore, components=8),
     "content": ContentScore,
 }
-# A warning: the sum of absolute weights in a context that is too much, the fraction of contexts
-# that must exceed it, and the (approximate) numbers of examples and queries that are checked.
+# A layer warns if the absolute weights of observations sum to more than _MOST_WEIGHT in more than
+# _LEAST_FRACTION of the contexts. It checks the first _EXAMPLES examples and about _QUERIES queries
+# of each.
 _MOST_WEIGHT, _LEAST_FRACTION, _EXAMPLES, _QUERIES = 5, 0.1, 2, 8
 
 

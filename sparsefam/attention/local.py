@@ -32,7 +32,8 @@ from .scores import (
 
 __all__ = ["LocalScore", "SplitScore"]
 
-# The largest offset, and the largest standard deviation, over the reach; the largest reach.
+# The bound of offsets and standard deviations, in units of the reach, and the largest reach: with
+# both, a density is centered at most one length of the domain from its query.
 _MOST, _FARTHEST = 2.0, 0.5
 # The least standard deviation of a density, as a fraction of the domain.
 _LEAST = 1e-3
@@ -100,6 +101,8 @@ class LocalScore(AttentionScore):
         offsets, deviations, triangle = channels.split(self._sizes, -1)
         # Offsets between -reach and reach, by the inverse of the tanh in `density`.
         offsets.copy_(torch.atanh((2 * initial_centers(self.heads, ndim) - 1) / _MOST))
+        # Neighbors are about 2 reach heads^(-1/D) apart. Half of that, but above the least, where
+        # the logit would be infinite.
         width = max(self.reach * self.heads ** (-1 / ndim), 1.1 * _LEAST)
         # The sigmoid of `density` is inverted likewise, by the logit.
         fraction = (width - _LEAST) / (self.margin - _LEAST)
@@ -121,8 +124,8 @@ class LocalScore(AttentionScore):
         ndim, most = len(self.box), self.margin
         positions = self._inside(observed).to(offsets.dtype).unsqueeze(1)
         mean = positions + (high - low) * most * torch.tanh(offsets)
-        # Temperature T multiplies sigma^2 of a quadratic score, whose density has a width
-        # proportional to sigma^(2 / (2 + D (alpha - 1))).
+        # Temperature T multiplies sigma^2 of a quadratic score. In the family of alpha the radius R
+        # has R^(2 + D (alpha - 1)) proportional to sigma^2, so T^power multiplies all widths.
         power = 1 / (2 + ndim * (alpha - 1))
         stretch = temperature ** (power if isinstance(power, float) else power[..., None])
         deviations = _LEAST + (most - _LEAST) * torch.sigmoid(deviations)
@@ -136,10 +139,14 @@ class LocalScore(AttentionScore):
         return density_of_moments(mean, factor @ factor.mT, alpha)
 
     def _mode(self, observed: Observed) -> Mode:
+        """Add the shifts between queries, by which the densities of a head differ, in 1-D.
+
+        Contexts may then be computed from the density of one query.
+        """
         mode = super()._mode(observed)
         if len(self.box) > 1:
             return mode
-        # Queries differ by their positions only: steps are relative to the first of all examples.
+        # Steps are relative to the first query of the first example.
         positions = self._inside(observed).squeeze(-1)
         ((low, high),) = self.box
         shifts = Shifts(positions - positions[:1, :1], self.margin * (high - low))
@@ -244,6 +251,7 @@ class SplitScore(AttentionScore):
 
 
 def _is_quadratic(score: object) -> bool:
+    """Return whether a `SplitScore` may take a score: a quadratic one that no layer has yet."""
     if isinstance(score, QuadraticScore):
         return score.components is None and not score.box
     return isinstance(score, LocalScore) and not score.box

@@ -16,7 +16,7 @@ from .value_function import ValueFunction
 
 __all__ = ["ContractingMemory", "ForgettingMemory"]
 
-# Steps of the search for a quantile; at worst they bisect.
+# Steps of the search for a root in [0, 1]: at worst they bisect, to 1e-6.
 _STEPS = 20
 
 
@@ -203,23 +203,35 @@ class ContractingMemory(nn.Module):
         return self.tau * (t if density is None else self._relocation(density, len(t))(t))
 
     def _past(self, state: Tensor, density: SparseDistribution | None) -> NormalEquations:
-        """Return sums over samples of the last functions in [0, tau]."""
-        steps = torch.arange(self.samples, dtype=torch.float64, device=state.device)
-        s = ((steps + 0.5) / self.samples).unsqueeze(0)
-        source = s
+        """Return sums over samples of the last functions, moved into [0, tau].
+
+        The observation at tau s, for evenly spaced s, is V(G^-1(s)); without a density G(t) = t.
+
+        Args:
+            state: The last functions, as `_as_state` returns them.
+            density: As for `forward`.
+        """
+        index = torch.arange(self.samples, dtype=torch.float64, device=state.device)
+        s = ((index + 0.5) / self.samples).unsqueeze(0)
+        source = s  # Locations G^-1(s) in the last functions, (B or 1, samples)
         if density is not None:
             # G increases with slope at least 1 - stickiness: its root in [0, 1] is unique below 1.
             relocation = self._relocation(density, len(state))
             low = torch.zeros(density.batch_shape[0], 1, dtype=dtype_of(density), device=s.device)
             source = increasing_root(lambda t: relocation(t) - s, low, low + 1, _STEPS).to(s)
-        # The state ends with a row of constants, or with none under a ridge penalty.
+        # The state ends with a row of constants, or with none under a ridge penalty, where the sum
+        # over its rows is 0.
         size = len(self.regression.basis)
         coefficients, constant = state.double().split([size, state.shape[1] - size], 1)
         past = ValueFunction(self.regression.basis, coefficients)(source) + constant.sum(1, True)
         return self.regression._unchecked_statistics(self.tau * s, past)
 
     def _relocation(self, density: SparseDistribution, batch: int) -> Callable[[Tensor], Tensor]:
-        """Return G, from and to shape (batch or 1, T)."""
+        """Return G(t) = (1 - kappa) t + kappa F(t), from and to shape (batch or 1, T).
+
+        F is the distribution function, averaged over heads and queries. Mass outside of [0, 1]
+        is spread evenly, so that F(0) = 0 and F(1) = 1.
+        """
         if (
             not isinstance(density, SparseDistribution)
             or density.has_enumerate_support
@@ -232,12 +244,13 @@ class ContractingMemory(nn.Module):
         p = density.detach()
 
         def mass(t: Tensor) -> Tensor:
+            """Return the mean mass (B, T) below locations t (B or 1, T)."""
             rows = t.mT.reshape(*t.mT.shape, *(1,) * (len(density.batch_shape) - 1))
             # Batch (B, heads, Lq) to (T, B, heads * Lq).
             cdf = p.cdf(rows).reshape(len(rows), -1, density.batch_shape[1:].numel())
             return cdf.mean(-1).mT  # over heads and queries
 
-        # Mass outside [0, 1] is spread evenly: G(0) = 0 and G(1) = 1 whatever the density.
+        # F(t) = mass(t) - first + (1 - (last - first)) t: the mass in [0, 1], and the remainder.
         ends = torch.tensor([[0.0, 1.0]], dtype=dtype_of(density), device=density.alpha.device)
         first, last = mass(ends).split(1, -1)
         return lambda t: t + self.stickiness * (mass(t) - first - (last - first) * t)

@@ -104,6 +104,8 @@ def gcv_penalty(statistics: NormalEquations) -> Tensor:
     trace = _trace(statistics.gram).expand_as(statistics.cross[..., 0, :1])
     lowest, highest = (trace * _LOWEST).log(), (trace * _HIGHEST).log()
     low, high = lowest, highest
+    # GCV may have several minima, so a grid comes first. Each refinement has a grid on the two
+    # steps around the best point, which divides the step by eight.
     for count in (_COARSE, *[_FINE] * _REFINEMENTS):
         grid = torch.linspace(0, 1, count, dtype=trace.dtype, device=trace.device)
         points = low + (high - low) * grid
@@ -117,7 +119,10 @@ def gcv_penalty(statistics: NormalEquations) -> Tensor:
 
 
 def _log_gcv(statistics: NormalEquations) -> Callable[[Tensor], Tensor]:
-    """Return a function from log penalties to log GCV plus a bound on its rounding."""
+    """Return a function from log penalties (B, P) to log GCV plus a bound on its rounding.
+
+    The constant factor n of GCV is left out.
+    """
     gram, cross, squares, count, *_ = statistics
     eigenvalues, vectors = torch.linalg.eigh(gram)
     # In the eigenbasis F'F = U diag(e) U', with b = U'F'H, the residual sum of squares is
@@ -125,8 +130,8 @@ def _log_gcv(statistics: NormalEquations) -> Callable[[Tensor], Tensor]:
     # Golub, Heath and Wahba (1979). Every penalty then costs O(N).
     eps, size = torch.finfo(gram.dtype).eps, gram.shape[-1]
     # Eigenvalues that are zero but for rounding have no degrees of freedom.
-    noise = size * eps * eigenvalues[..., -1:]
-    eigenvalues = torch.where(eigenvalues > noise, eigenvalues, 0).unsqueeze(-2)
+    least = size * eps * eigenvalues[..., -1:]
+    eigenvalues = torch.where(eigenvalues > least, eigenvalues, 0).unsqueeze(-2)
     projections = (vectors.mT @ cross).square().sum(-1).unsqueeze(-2)
     trace, squares, count = _trace(gram), squares.unsqueeze(-1), count.unsqueeze(-1)
 
@@ -136,7 +141,9 @@ def _log_gcv(statistics: NormalEquations) -> Callable[[Tensor], Tensor]:
         residual = squares - (projections / (eigenvalues + penalty) * (1 + shrunk)).sum(-1)
         noise = 4 * eps * (trace / log_penalty.exp()).sqrt() * squares
         residual = torch.maximum(residual, noise).clamp_min(_TINY)
+        # n - sum e / (e + l) = n - N + sum l / (e + l)
         freedom = (count - size + shrunk.sum(-1)).clamp_min(_TINY)
+        # The rounding of log residual - 2 log freedom, from relative errors of both.
         error = noise / residual + 8 * eps * (count + size) / freedom
         return residual.log() - 2 * freedom.log() + error
 

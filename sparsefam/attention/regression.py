@@ -321,11 +321,11 @@ class RidgeRegression(nn.Module):
         right = features.double().reshape(len(features), -1, len(self.basis)).mT
         right = right.expand(batch, -1, -1)
         # The constant is mean(h) - mean(psi)' C, which gives each observation the same weight.
-        solved, missing = self._weigh(statistics, right)
+        solved, offset = self._weigh(statistics, right)
         positions = positions.reshape(-1, length, *self.basis.event_shape)
         positions = zero_masked(positions, mask)
         design: Tensor = self.basis(positions.double()).double()
-        counts = (design @ solved).mT + missing.unsqueeze(-1)
+        counts = (design @ solved).mT + offset.unsqueeze(-1)
         if weights is not None:
             counts = counts * self._check_weights(weights, values, mask).unsqueeze(1)
         if mask is not None:
@@ -410,9 +410,10 @@ class RidgeRegression(nn.Module):
         return cast(float, self.penalty if self.smoothing is None else self.smoothing)
 
     def _has_constant_design(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> bool:
-        """Return whether a fit has one chunk, and gradients at most in the values.
+        """Return whether `_fit_values` is accurate and saves time for these observations.
 
-        Other gradients would lose digits in products in float32.
+        It takes one chunk, and at most gradients in the values: its products in float32 would make
+        others inaccurate.
         """
         tensors = chain((positions,), self.basis.parameters(), self.basis.buffers())
         if self._factor == "gcv" or any(x.requires_grad for x in tensors):
@@ -423,11 +424,16 @@ class RidgeRegression(nn.Module):
         batch, length, channels = values.shape
         columns = len(self.basis) * (positions.shape[0] if mask is None else batch)
         rows = self.chunk_size or max(_LEAST_ROWS, _NUMBERS // max(columns, 1))
-        # With fewer channels products with the values cost less than an orthogonal matrix.
+        # An orthogonal matrix takes L N^2 operations for each design; it saves a part of the L N E
+        # for each example, by products with the values in their own dtype.
         return length <= rows and columns <= batch * channels
 
     def _fit_values(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> ValueFunction:
-        """Fit values at positions (B or 1, L, *event) in one chunk, without other gradients."""
+        """Fit values (B, L, E) at positions (B or 1, L, *event) by `solve_orthogonally`.
+
+        Only gradients in the values are accurate. The Gram matrix is in float64; products with the
+        values are in their dtype, float32 at least.
+        """
         self._check_values(positions, values, mask)
         dtype, factor = torch.promote_types(values.dtype, torch.float32), float(self._factor)
         values, constant = zero_masked(values, mask).to(dtype), None
@@ -438,14 +444,15 @@ class RidgeRegression(nn.Module):
         with full_precision(values):
             design = self.basis(zero_masked(positions, mask).double()).double()
             design = zero_masked(design, mask)
-            # The normal equations in float64, whose condition is the square of the design's.
+            # K = F'F + lambda S, in float64, as its condition is the square of the design's.
             penalty = self._penalty_matrix(design)
             matrix = torch.baddbmm(penalty, design.mT, design, beta=factor)
             if self.smoothing is not None:
                 constant = values.sum(1) / count
-                middle = (design.sum(1) / count).unsqueeze(1)
-                # The means of the functions are 0, so that there is no gradient in the constant.
-                design = zero_masked(design - middle, mask)
+                mean = (design.sum(1) / count).unsqueeze(1)
+                # F may be centered, too, as values less their mean sum to 0. Then C does not change
+                # with the constant, whose gradient may be left out.
+                design = zero_masked(design - mean, mask)
                 values = zero_masked(values - constant.detach().unsqueeze(1), mask)
             coefficients, cholesky = solve_orthogonally(matrix, design, values)
         self._check_pivots(cholesky, matrix, factor)
@@ -461,16 +468,18 @@ class RidgeRegression(nn.Module):
         return ValueFunction(self.basis, coefficients.to(dtype), factor, constant)
 
     def _weigh(self, statistics: NormalEquations, right: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Return $K^{-1} Y$ for Y (B, N, Q), and the summand of all weights $F K^{-1} Y$, (B, Q).
+        r"""Return $K^{-1} Y$, and an offset (B, Q), for Q expectations of functions Y (B, N, Q).
 
-        With a constant, weights sum to 1: the summand is an n-th of the difference. Else it is 0.
+        With $K = F^\top F + \lambda S$ the weights of the observations in a context are
+        $F K^{-1} y$ plus the offset. If there is a constant they sum to 1, as the fit reproduces
+        constants; else the offset is 0.
         """
         statistics, constant, factor = self._prepare(statistics)
         solved = self._solve_system(statistics, factor, right)
         if constant is None:
             return solved, torch.zeros_like(solved[:, 0])
+        # The sum 1'F K^-1 Y of the weights without the offset, which n observations share.
         total = (statistics.sum_of_functions.unsqueeze(1) @ solved).squeeze(1)
-        # Weights sum to 1: the fit reproduces constants.
         return solved, (1 - total) / statistics.num_observations.unsqueeze(-1)
 
     def _prepare(
@@ -505,11 +514,11 @@ class RidgeRegression(nn.Module):
     def _solve_system(
         self, statistics: NormalEquations, factor: Tensor | float, right: Tensor
     ) -> Tensor:
-        """Solve the normal equations with right sides (B, N, Q)."""
+        """Solve (F'F + factor S) X = Y for right sides Y (B, N, Q); the factor may be (B,)."""
         by_example = factor.reshape(-1, 1, 1) if isinstance(factor, Tensor) else factor
-        gram = statistics.gram + by_example * self._penalty_matrix(statistics.gram)
-        solution, cholesky = solve_shared(gram, right)
-        self._check_pivots(cholesky, gram, factor)
+        matrix = statistics.gram + by_example * self._penalty_matrix(statistics.gram)
+        solution, cholesky = solve_shared(matrix, right)
+        self._check_pivots(cholesky, matrix, factor)
         return solution
 
     def _check_count(self, count: Tensor) -> None:
@@ -529,7 +538,7 @@ class RidgeRegression(nn.Module):
             require_all(pivots > rounding, rule, torch.zeros_like(pivots) + factor)
 
     def _penalty_matrix(self, like: Tensor) -> Tensor:
-        """Return the matrix of the penalty, (N, N)."""
+        """Return the matrix S of the penalty (N, N): the roughness, or I for a ridge penalty."""
         if self.smoothing is None:
             return torch.eye(len(self.basis), dtype=like.dtype, device=like.device)
         return self.basis._keep(("roughness", self.domain), self._roughness)

@@ -197,6 +197,7 @@ class _ScoreProjection(AttentionScore):
     bias: Tensor
 
     def _make_parameters(self, dimensions: Dimensions, channels: int) -> None:
+        """Make the weight (channels, embed_dim) and the bias (channels,) of the map."""
         self.heads = dimensions.num_heads
         linear = nn.Linear(dimensions.embed_dim, channels, **dimensions.factory)
         self.weight = linear.weight
@@ -305,7 +306,7 @@ class _MeshScore(AttentionScore):
     most_alpha = 2.0
 
     def _functions(self, basis: Basis) -> tuple[object, FeatureMap]:
-        """Return the kernel or basis of the scores, and their functions."""
+        """Return the kernel or basis of the scores, and the functions that these combine."""
         raise NotImplementedError
 
     def _like(self, basis: Basis) -> Tensor:
@@ -324,7 +325,11 @@ class _MeshScore(AttentionScore):
             self._mesh = None if mesh.matrix is None else mesh
 
     def mesh(self, basis: Basis) -> KernelMesh | None:
-        """Return the nodes, found again if validation is on and functions have changed."""
+        """Return the nodes: those that `rebuild` kept, or new ones if these may not fit any more.
+
+        Learned functions change with every step of training. Constant ones are compared with their
+        values at the kept nodes if validation is on.
+        """
         mesh, (source, features) = self._mesh, self._functions(basis)
         modules = [x for x in (source, basis) if isinstance(x, nn.Module)]
         learned = any(x.requires_grad for module in modules for x in module.parameters())
@@ -346,11 +351,12 @@ class _MeshScore(AttentionScore):
         """Return nodes on the domain for all scores, and for a basis."""
         _, features = self._functions(basis)
         like = self._like(basis)
-        # One mesh serves all densities: with zero weights it is adapted to the functions alone.
-        tolerance = None if like.dtype == torch.float64 else _TOLERANCE
+        # One mesh serves all densities: with zero weights, where alpha has no effect, it is adapted
+        # to the functions alone.
+        alpha, tolerance = 2.0, None if like.dtype == torch.float64 else _TOLERANCE
         dtype = torch.promote_types(like.dtype, torch.float32)  # no half precision
         weights = like.new_zeros(features.points.shape[-2], dtype=dtype)
-        mesh = find_mesh(weights, features, uniform_box(*ends(self.box, like)), 2.0, tolerance)
+        mesh = find_mesh(weights, features, uniform_box(*ends(self.box, like)), alpha, tolerance)
         # For a basis the mesh may get further nodes, whose values of the functions are added.
         mesh = mesh.with_matrix_of(features).for_basis(basis)
         return replace(mesh.with_matrix_of(features), basis=basis)
@@ -423,7 +429,8 @@ class KernelScore(_MeshScore, _ScoreProjection):
         # The kernel may be zero between all inducing points.
         height = (weights @ gram).abs().amax(-1, keepdim=True).clamp_min(_TINY)
         self.bias.copy_((_FIRST_HEIGHT * weights / height).flatten())
-        # The standard deviation of scores whose weights have variance 1.
+        # Independent weights of variance 1 give the score at point i the variance sum_j K_ij^2, of
+        # which the mean over the points is taken.
         size = float(gram.square().sum(-1).mean().sqrt().clamp_min(_TINY))
         nn.init.normal_(self.weight, std=_FIRST_DEVIATION / size / self.weight.shape[1] ** 0.5)
 
@@ -462,7 +469,7 @@ def _kernel_density(
     mesh: KernelMesh | None,
     normalization: Literal["inside", "outside"] = "inside",
 ) -> SparseDistribution:
-    """Return the densities of scores relative to a base."""
+    """Return the densities of scores relative to a base: `KernelExp` if alpha is the number 1."""
     if not isinstance(alpha, Tensor) and alpha == 1:
         return KernelExp.from_score(score, base, mesh=mesh)
     return KernelDeformedExp.from_score(score, base, alpha, normalization, mesh=mesh)
@@ -543,7 +550,8 @@ class MomentScore(DiscreteScore):
         positions, mask = cast(Tensor, observed.positions), cast(AttentionMask, observed.mask)
         ndim, dtype = len(self.box), projected[0].dtype
         low, high = ends(self.box, positions.double())
-        # Var = E[t^2] - E[t]^2 cancels: in float64, and from the middle of the domain.
+        # Var = E[t^2] - E[t]^2 cancels: in float64, and from the middle of the domain. The values
+        # (B or 1, 1, L, D + D^2) are t and t t', for all heads.
         t = positions.double().reshape(*positions.shape[:2], 1, ndim) - (low + high) / 2
         values = torch.cat([t, t.mT * t], -2).flatten(-2).unsqueeze(1)
         moments = self.means(projected, alpha, temperature, mask, values)
@@ -578,12 +586,13 @@ class ContentScore(_MeshScore, DiscreteScore):
     ) -> SparseDistribution:
         """Return densities (B, heads, Lq) of projected queries, by the functions of the keys."""
         queries = projected.unflatten(-1, (self.heads, -1))
-        # K - mean(K) in the basis: the last channel is the regression of the constant 1.
+        # K - mean(K) in the basis: the last channel is the regression of the constant 1, and times
+        # mean(K) it is the regression of keys that are all equal to mean(K).
         coefficients, means = cast(Tensor, observed.functions), cast(Tensor, observed.means)
         are_per_query = coefficients.dim() > means.dim()
         if are_per_query:
             means = means.unsqueeze(2)
-        # Without its mean, which does not change the density, a constant key function is zero.
+        # Subtracting the mean does not change the density, but makes a constant key function zero.
         keys = coefficients[..., :-1] - coefficients[..., -1:] * means[..., :-1]
         weights = torch.einsum(f"bqhe,b{'q' * are_per_query}nhe->bhqn", queries, keys)
         weights = weights / (math.sqrt(queries.shape[-1]) * temperature)
@@ -658,6 +667,7 @@ def initial_centers(count: int, ndim: int) -> Tensor:
         first = (torch.arange(count) + 0.5).unsqueeze(-1) / count
         if ndim == 1:
             return first
+        # The sequence begins with 0: half a step moves it into (0, 1), where logits are finite.
         others = SobolEngine(ndim - 1).draw(count).to(first)
         return torch.cat([first, others + 0.5 / count], -1)
 
@@ -672,7 +682,14 @@ def _proximity(centers: Tensor, points: Tensor) -> Tensor:
 
 
 def _inducing_points(points: Tensor | int, box: Box) -> Tensor:
-    """Check inducing points (I,) or (I, D), or return a grid of so many that includes the edges."""
+    """Return given inducing points, or make a grid of a number of them: (I, D), or (I,) in 1-D.
+
+    The grid has equally many points along each axis, from end to end of the domain; a single point
+    is in the middle.
+
+    Raises:
+        ValueError: Points of another shape or dtype; a number that is no D-th power of an integer.
+    """
     ndim = len(box)
     if isinstance(points, Tensor):
         shapes = [(len(points), ndim), *[(len(points),)] * (ndim == 1)] if points.dim() else []
@@ -705,6 +722,7 @@ def ends(box: Box, like: Tensor) -> tuple[Tensor, Tensor]:
 
 @cache
 def _cached_ends(box: Box, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return the ends (2, D) of the domain as a tensor, which is copied to a device once."""
     return constant(np.array(box).T, dtype, device)
 
 

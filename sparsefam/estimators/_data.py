@@ -214,7 +214,10 @@ def chunks(*data: Tensor, size: int = _CHUNK) -> Iterator[tuple[Tensor, ...]]:
 def reduced(
     reduce: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], x: Tensor, weight: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Reduce data (n, D) with weights (n,) in chunks, each with the remainder of others."""
+    """Reduce data (n, D) with weights (n,) chunk by chunk, each with all that was kept before.
+
+    `reduce` returns some of its rows and weights, as many as it must keep to reduce further data.
+    """
     kept = x.new_empty(0, x.shape[1]), weight.new_empty(0)
     for chunk in chunks(x, weight, size=_SORTED):
         kept = reduce(*(torch.cat(pair) for pair in zip(kept, chunk, strict=True)))
@@ -225,6 +228,7 @@ def merged(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return the distinct rows of data (n, D), in lexicographic order, and their total weights."""
 
     def merge(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        # The last key of `lexsort` comes first. Equal rows are then next to each other.
         order = torch.from_numpy(np.lexsort(x.numpy().T[::-1]))
         x, weight = x[order], weight[order]
         first = pad((x[1:] != x[:-1]).any(1), (1, 0), value=True)
@@ -244,12 +248,13 @@ def rounding_of(x: Tensor) -> Tensor:
     """
     rounding = x.new_zeros(2, x.shape[1])
     for d, column in enumerate(x.T):
-        values = torch.from_numpy(np.sort(column.numpy()))
-        last = pad(values[1:] != values[:-1], (0, 1), value=True)
-        if _TIED * int(last.count_nonzero()) > len(values):
+        ordered = torch.from_numpy(np.sort(column.numpy()))
+        is_last = pad(ordered[1:] != ordered[:-1], (0, 1), value=True)
+        if _TIED * int(is_last.count_nonzero()) > len(ordered):
             continue
-        (end,) = torch.nonzero(last, as_tuple=True)
-        values, counts = values[end], end.diff(prepend=end.new_tensor([-1]))
+        # Distinct values, and how often each occurs: the distance between ends of runs.
+        (end,) = torch.nonzero(is_last, as_tuple=True)
+        values, counts = ordered[end], end.diff(prepend=end.new_tensor([-1]))
         rounding[1, d] = len(values) * bool((values.frac() == 0).all())
         # A value that occurs once may be an outlier, or not rounded.
         values, counts = values[counts > 1], counts[counts > 1]
@@ -407,6 +412,7 @@ def inducing_points(
 
 
 def _array(name: str, value: object) -> Floats:
+    """Return numbers as an array, with NaN for None; raise ValueError for anything else."""
     try:
         return np.array(value, dtype=np.float64)  # None becomes NaN
     except (TypeError, ValueError):

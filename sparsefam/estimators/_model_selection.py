@@ -50,6 +50,7 @@ def best_of(
         except ValueError:
             # No nodes resolve the density. Any other error would have come from the first one.
             break
+        # The criterion is the loss of the data plus a correction of its bias.
         change = fit.criterion - best.criterion
         correction = change - (fit.loss - best.loss)
         if change + (factor - 1) * max(correction, 0.0) < 0:
@@ -98,20 +99,29 @@ def held_out_loss(
     x: Tensor,
     weight: Tensor,
 ) -> float:
-    """Estimate minus the `quadratic_score` of observations (n, D) that are left out one by one.
+    r"""Return $\int p^2 - \frac2n \sum_i p_{-i}(x_i)$, where $p_{-i}$ is fitted without $x_i$.
 
-    To first order, leaving out one observation moves the coefficients along the inverse curvature.
+    This estimates minus the `quadratic_score` of new data. To first order, leaving out $x_i$
+    changes the coefficients c by $-H^{-1}(\phi(x_i) - \bar\phi)/n$, with the Hessian H of the
+    penalized loss and the mean $\bar\phi$ of the functions at the data: nothing is fitted again.
+
+    Args:
+        fit: The fit to all observations.
+        p: Its density.
+        x: The observations (n, D).
+        weight: Their weights (n,). Sums are weighted, and n is the effective number.
     """
     objective = fit.objective
+    # Weighted means of p(x_i), and of its derivative along H^-1 (phi(x_i) - mean).
     height, moved = x.new_zeros(()), x.new_zeros(())
     for rows, w in chunks(x, weight):
         phi = objective.features(rows)
         prob = p.prob(as_events(rows))
-        # p is the power 1 / (alpha - 1) of this base, times the base density.
+        # p is the power 1 / (alpha - 1) of this base, times the base density. Its gradient in c is
+        # the escort times phi - center, as the normalizer has the gradient `center`.
         power_base = 1 + (objective.alpha - 1) * (p.score(as_events(rows)) - p.log_normalizer)
         escort = torch.where(prob > 0, prob / power_base, 0.0)
         slope = escort.unsqueeze(-1) * (phi - fit.center)
-        # Without one of n observations, the coefficients change by minus this, divided by n.
         step = torch.cholesky_solve((phi - objective.mean).T, fit.minimum.factor).T
         height = height + w @ prob / objective.weight
         moved = moved + w @ (slope * step).sum(1) / objective.weight

@@ -67,7 +67,8 @@ def minimize(
     x, at = start, evaluate(start)
     for steps in range(max_iter + 1):
         factor = torch.linalg.cholesky(at.hessian())
-        # The decrease g' H^-1 g / 2 of the quadratic model is half the squared decrement.
+        # The decrease g' H^-1 g / 2 of the quadratic model is half the squared decrement, and minus
+        # half the slope g' step along the step.
         step = -torch.cholesky_solve(at.slope.unsqueeze(-1), factor).squeeze(-1)
         decrease, size = -float(at.slope @ step) / 2, 1.0
         if decrease < tol * max(1.0, abs(at.value)) or steps == max_iter:
@@ -84,16 +85,25 @@ def minimize(
 
 
 def _shortening(rise: float, promised: float) -> float:
-    """Return the factor to the minimum of the parabola through a value, its slope and another."""
+    """Return the factor by which a step is shortened: to the minimum of a parabola, within limits.
+
+    Args:
+        rise: The increase of the function over the step.
+        promised: Minus the slope along the step, the decrease that a linear function would have.
+    """
     if not rise < math.inf:
         return _GREATEST_FACTOR
-    # With value 0 and slope -promised at 0, and the value rise at 1.
+    # The parabola -promised s + (rise + promised) s^2 is 0 at 0, with that slope, and rise at 1.
     return min(max(promised / (2 * (rise + promised)), _LEAST_FACTOR), _GREATEST_FACTOR)
 
 
 def whitening(kernel: Kernel, points: Tensor) -> Tensor:
-    """Return the matrix (I, R) from coefficients of orthonormal functions to kernel weights."""
-    # Functions with kernel weights W have the inner products W^T K W, here the identity.
+    """Return the matrix W (I, R) from coefficients of orthonormal functions to kernel weights.
+
+    With K = Q L Q' at the inducing points (I, D) it is Q L^(-1/2), without the columns of
+    eigenvalues that are rounding.
+    """
+    # Functions with kernel weights W have the inner products W' K W, here the identity.
     values, vectors = torch.linalg.eigh(kernel_matrix(kernel, points, points))
     keep = values > _RANK * values[-1]
     return vectors[:, keep] / values[keep].sqrt()
@@ -181,6 +191,7 @@ class Objective:
         mixing = whitening(kernel, points)
 
         def on(nodes: Tensor, dtype: torch.dtype) -> Tensor:
+            """Return the functions at nodes (Q, D): (Q, R)."""
             features = torch.empty(len(nodes), mixing.shape[1], dtype=dtype)
             for t, rows in chunks(nodes, features):
                 rows.copy_(kernel_matrix(kernel, points, t).T @ mixing)
@@ -208,7 +219,11 @@ class Objective:
         return replace(without_data, first=first, second=second)
 
     def sums_over(self, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Sum the functions at data (n, D), and their products, in chunks: (R,) and (R, R)."""
+        """Return the weighted sums of the functions at data (n, D), (R,), and of products, (R, R).
+
+        In one dimension the data become weights of the nodes between which the functions are
+        polynomials. Functions are evaluated at rounded data, vectors and data beyond the nodes.
+        """
         nodal = torch.zeros_like(self.measure)  # Weights of nodes for sums over the data
         first = nodal.new_zeros(self.on_nodes.shape[1])
         second = torch.outer(first, first)
@@ -217,7 +232,8 @@ class Objective:
         for rows, w in chunks(x, weight):
             if self.axis is not None and not self.cells.unit.any():
                 near = ((self.axis.breaks[0] <= rows) & (rows <= self.axis.breaks[-1])).squeeze(-1)
-                # A polynomial at x is a sum of its values at the nodes, with these coefficients.
+                # A polynomial at x is a sum of its values at the nodes, with these coefficients. On
+                # so many nodes that holds for products of two functions, too.
                 cell, coefficients = self.axis.shares(rows[near, 0])
                 masses = (w[near].unsqueeze(-1) * coefficients).T
                 nodal.reshape(self.axis.order, -1).index_add_(1, cell, masses)
@@ -244,25 +260,30 @@ class Objective:
         return kernel_matrix(self.kernel, self.points, x).T @ self.mixing
 
     def _normalized(self, c: Tensor, tangent: "Tangent | None" = None) -> "Normalized":
-        """Normalize a density at coefficients (R,), from a tangent of the normalizer if given."""
+        """Normalize the density of coefficients (R,) at the nodes.
+
+        A tangent of the normalizer at other coefficients gives a lower bound to start from.
+        """
         scores, eps = self.on_nodes @ c, self.alpha - 1
         power, top = Power(eps), scores.amax()
-        x, measure = scores - top, self.measure
+        # From here on relative to the top, as is the level: A is level + top.
+        relative, measure = scores - top, self.measure
 
         def sums(level: Tensor) -> tuple[Tensor, Tensor]:
-            mass, rate = (measure @ v for v in power.pair(x - level))
+            """Return the mass, and minus its derivative in the level."""
+            mass, rate = (measure @ v for v in power.pair(relative - level))
             return mass, rate
 
         if eps == 0:
-            level = torch.logsumexp(x + measure.log(), 0)
+            level = torch.logsumexp(relative + measure.log(), 0)
         else:
             if tangent is None:
-                low = lower_bound(x.reshape(1, -1, 1), measure.reshape(1, -1, 1), eps)
+                low = lower_bound(relative.reshape(1, -1, 1), measure.reshape(1, -1, 1), eps)
             else:  # A is convex, so that its tangent is below.
                 low = (tangent.level + tangent.center @ (c - tangent.c) - top).reshape(1)
             level = newton_from_below(sums, low, eps, _MOST_STEPS, _NEAR, True)
         # The pair is the density p and its escort p^(2 - alpha), the derivative of p in the score.
-        weights, escort = (measure * v for v in power.pair(x - level))
+        weights, escort = (measure * v for v in power.pair(relative - level))
         # Differentiating the mass 1 gives the gradient of A: the mean under p^(2 - alpha).
         center = escort @ self.on_nodes / escort.sum()
         return Normalized(Tangent(c, level + top, center), weights, escort)
@@ -274,7 +295,8 @@ class Objective:
         density = self._normalized(c, tangent)
         escort, center = density.escort, density.tangent.center
         mean = density.weights @ self.on_nodes
-        # Omega* = A + (alpha - 1) Omega(p), and p^(alpha - 1) = 1 + (alpha - 1)(f - A).
+        # Omega* = A + (alpha - 1) Omega(p), with Omega(p) = (E_p[f] - A) / alpha, as follows from
+        # p^(alpha - 1) = 1 + (alpha - 1)(f - A).
         conjugate = (density.tangent.level + (self.alpha - 1) * (mean @ c)) / self.alpha
         value = conjugate - self.mean @ c + penalty / 2 * (c @ c)
 
@@ -304,10 +326,11 @@ class Objective:
         (_, normalizer, center), weights, _ = self._normalized(minimum.x)
         loss = minimum.value - penalty / 2 * float(minimum.x @ minimum.x)
         # Takeuchi's criterion adds the effect of leaving out each observation, to first order: the
-        # trace of H^-1 J, with the Hessian H and the covariance J of the gradients.
-        d = self.mean - weights @ self.on_nodes
+        # trace of H^-1 J / n, with the Hessian H and the mean J of g g', where the loss of one
+        # observation has the gradient g = E_p[phi] - phi(x).
+        mean_gradient = weights @ self.on_nodes - self.mean
         covariance = self.second / self.weight - torch.outer(self.mean, self.mean)
-        spread = (covariance + torch.outer(d, d)) / self.observations
+        spread = (covariance + torch.outer(mean_gradient, mean_gradient)) / self.observations
         optimism = float(torch.cholesky_solve(spread, minimum.factor).trace())
         scores = (self.on_finer @ minimum.x.float()).double()
         p = Power(self.alpha - 1).at(scores - normalizer)

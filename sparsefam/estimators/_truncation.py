@@ -55,6 +55,8 @@ def extreme_observations(
     def extremes(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         cell = torch.from_numpy(np.ravel_multi_index(_cells(_relative(x, box)), _shape(len(box))))
         kept = torch.zeros(len(x), dtype=torch.bool)
+        # The least rows of each cell, of x and then of -x: each column leaves the rows that are
+        # least in it, among the rows that all columns before it left.
         for signed in (x, -x):
             is_least = torch.ones_like(kept)
             for column in signed.T:
@@ -115,13 +117,14 @@ def _intervals(
     """Return the intervals (J, 2) of a support that have observations (K,), cut near these.
 
     The mass beyond the outermost of n observations of any density exceeds t with probability
-    (1 - t)^n; its mean is 1/n. An interval of the estimate ends where the mass beyond its outermost
-    observation reaches half of that: three of five true ends are further out. With tied
+    (1 - t)^n; its mean is about 1/n. An interval of the estimate ends where the mass beyond its
+    outermost observation reaches half of that: three of five true ends are further out. With tied
     observations, up to half the mass of the largest tie may lie outside as well, because the
     estimate smooths an atom into a peak. Rounded observations are cells. Observations off the
     support, at most a fortieth of the base's width beyond an interval, count as its outermost.
     """
     support, low, high = p.support.intervals, *(end.squeeze(-1) for end in cells.ends(x))
+    # Ends of intervals (J, 1), beside observations (K,): comparisons are (J, K).
     lower, upper = support.T.unsqueeze(-1)
     inside = (lower <= x.squeeze(-1)) & (x.squeeze(-1) <= upper)
     bounds = torch.stack([box[0].low, box[0].high])
@@ -129,6 +132,7 @@ def _intervals(
     near = (lower - margin <= x.squeeze(-1)) & (x.squeeze(-1) <= upper + margin)
     # An observation in an interval belongs to that one only.
     near = inside | (near & ~inside.any(0))
+    # For each interval the outer ends of its observations' cells (J, 2), and its largest tie (J,).
     first = torch.where(near, low, torch.inf).amin(-1)
     outermost = torch.stack([first, torch.where(near, high, -torch.inf).amax(-1)], -1)
     largest = torch.where(inside & (cells.unit == 0), fraction, 0.0).amax(-1)
@@ -207,6 +211,7 @@ class Neighborhood:
         return torch.cat([self._check(rows) for (rows,) in chunks(x)]).reshape(t.shape[:-1])
 
     def _check(self, x: Tensor) -> Tensor:
+        """Return whether locations (n, D) of one chunk are near (n,)."""
         inside = torch.zeros(len(x), dtype=torch.bool)
         if self.p is not None:
             inside = self.p.log_prob(x) > -torch.inf
@@ -228,6 +233,7 @@ def _neighborhood(p: KernelDeformedExp, x: Tensor, box: Sequence[Uniform]) -> Ne
         Support. SIAM J. Applied Mathematics 38.
     """
     x, shape = x[p.log_prob(x) > -torch.inf], _shape(len(box))
+    # Cells of the box belong to the support if p is positive at their centers or they have data.
     cells = _cells(_relative(x, box))
     middles = (torch.arange(shape[0], dtype=x.dtype) + 0.5) / shape[0]
     centers = torch.cartesian_prod(*[torch.lerp(side.low, side.high, middles) for side in box])

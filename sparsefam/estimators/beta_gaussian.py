@@ -50,6 +50,10 @@ class _Moments(NamedTuple):
 
     @classmethod
     def of(cls, x: Tensor, weight: Tensor) -> "_Moments":
+        """Whiten data x (n, D) with weights (n,), which are then relative to their sum.
+
+        Whitened data w with x = mean + factor w have mean 0 and the identity for a covariance.
+        """
         x, weight = x[weight > 0], weight[weight > 0] / weight.sum()
         columns = Columns.of(x, weight)
         mean, scale = columns.mean, columns.deviation
@@ -264,6 +268,11 @@ def _most_likely(moments: _Moments, alpha: float, tol: float, max_iter: int) -> 
         slope = (pull.unsqueeze(-1) * z).T @ rows - inverse
 
         def hessian() -> Tensor:
+            """Return the second derivatives in the free entries M_ij and M_kl.
+
+            They are sum 2 (pull / room) z_i r_j z_k r_l + [i = k] pull r_j r_l over the data, and
+            1 / A_ii^2 on the diagonal of A.
+            """
             outer = z[:, i] * rows[:, j]
             matrix = (2 * (pull / room).unsqueeze(-1) * outer).T @ outer
             matrix += (i.unsqueeze(-1) == i) * ((pull.unsqueeze(-1) * rows).T @ rows)[j][:, j]
@@ -272,7 +281,8 @@ def _most_likely(moments: _Moments, alpha: float, tol: float, max_iter: int) -> 
         value = -axes.log().sum() - m * (weight @ room.log())
         return Evaluation(float(value), slope[i, j], hessian)
 
-    # A ball around all observations, which the barrier needs.
+    # A ball around all observations, which the barrier needs. With a small exponent the barrier is
+    # felt next to the edge only, and from far away Newton's method may stall or fail.
     start = _INSIDE / x.norm(dim=1).amax() * torch.eye(dim, dim + 1, dtype=x.dtype)[i, j]
     exponent, m = m, max(m, 1.0)
     minimum = minimize(evaluate, start, tol, max_iter)
@@ -306,6 +316,11 @@ def _by_moments(dim: int, alpha: float) -> Tensor:
 
 
 def _density(moments: _Moments, matrix: Tensor, alpha: float) -> SparseDistribution:
+    """Return the density of the data, from the map (A, b) of whitened data, (D, D + 1).
+
+    The map takes the support of whitened data onto the unit ball, or at alpha = 1 the normal
+    density onto the standard normal one.
+    """
     matrix, shift = matrix[:, :-1], matrix[:, -1:]
     # Whitened data w = F^-1 (x - mean) have z = A w - b in the ball: x = mean + F A^-1 (z + b).
     tril = moments.factor @ torch.linalg.inv(matrix).tril()

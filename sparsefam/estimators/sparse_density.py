@@ -57,7 +57,7 @@ _PENALTIES = tuple(10.0**-k for k in range(1, 9))
 # The least bandwidth that is tried, relative to the distance of evenly spaced inducing points:
 # sums of narrower kernels fall to zero between them.
 _NARROWEST = 0.5
-# The size of the scores for which a mesh is made.
+# The weight of the only kernel in the score for which a mesh is made, before weights are fitted.
 _SCORE = 10.0
 # The standard deviation of the default base at alpha = 1, relative to the data's.
 _WIDE = 2.0
@@ -239,7 +239,6 @@ class SparseDensity(DensityEstimator):
             _warn_of_tails(x, float(columns.high - columns.low), least)
 
         def objective(alpha: float, kernel: Kernel) -> Objective:
-            # The mesh is made for scores of a size, before the weights are known.
             weights = torch.zeros(len(points), dtype=points.dtype)
             weights[0] = _SCORE
             p = kernel_density(kernel, points, weights, self._bases[alpha], alpha)
@@ -323,9 +322,11 @@ class SparseDensity(DensityEstimator):
         if len(fits) > 1:
             losses = [held_out_loss(fit, self._density(fit), x, weight) for fit in fits]
             best = fits[int(np.argmin(losses))]
+        # Fits that were only compared had a larger tolerance.
         return best.objective.minimum(best.minimum.x, best.penalty, tol, self.max_iter)
 
     def _density(self, fit: Fit) -> KernelExp | KernelDeformedExp:
+        """Return the density of a fit, before its support is cut."""
         objective = fit.objective
         weights, alpha = objective.mixing @ fit.minimum.x, objective.alpha
         return kernel_density(

@@ -79,7 +79,10 @@ class _ParticleELBO(ELBO):
     def _particles(
         self, trace: Trace, term: Callable[[Site], Tensor | float] = itemgetter("log_prob")
     ) -> Tensor:
-        """Sum a term of each site over all sites (K,)."""
+        """Return the sum of a term over all sites, for each particle (K,) of a trace.
+
+        K is `num_particles` if they are vectorized, else 1.
+        """
         count = self.num_particles if self.vectorize_particles else 1
         total = torch.zeros(count)
         for site in trace.nodes.values():
@@ -98,6 +101,7 @@ class _ParticleELBO(ELBO):
             guide.objective_needs_support = False
         return super()._get_traces(model, guide, args, kwargs)
 
+    # Runs guide and model once, with log densities, and score parts of the guide, at their sites.
     _get_trace = Trace_ELBO._get_trace
 
 
@@ -165,35 +169,38 @@ class TsallisELBO(_ParticleELBO):
             (self._particles(m), self._particles(g), self._particles(g, _score_term))
             for m, g in traces
         ]
-        log_p, log_q, log_r = (torch.cat(x) for x in zip(*terms, strict=True))
+        # Log densities of each particle under the model, under the guide, and under its sites
+        # without pathwise gradients.
+        log_p, log_q, log_score = (torch.cat(x) for x in zip(*terms, strict=True))
         # NaN is not masked.
         inside = ~((log_p == -math.inf) | (log_q == -math.inf))
         log_w = torch.where(inside, log_p, 0.0) - torch.where(inside, log_q, 0.0)
-        power = torch.where(inside, (1 - self.alpha) * log_w.detach().double(), -math.inf)
-        log_moment = self._rescaled(power)
-        ratio = torch.exp(power - log_moment)
+        log_power = torch.where(inside, (1 - self.alpha) * log_w.detach().double(), -math.inf)
+        log_moment = self._rescaled(log_power)
+        ratio = torch.exp(log_power - log_moment)
         # c + E[ln_alpha(w / e^c)] with w^(1 - alpha) / e^((1 - alpha) c) = ratio.
         bound = (log_moment + ratio.mean() - 1) / (1 - self.alpha)
         # Scores have mean zero, so a constant may be subtracted from their weight: with alpha the
         # total weight of log q is zero where the ratio is 1, and the variance small.
-        score = torch.where(log_q == -math.inf, 0.0, log_r) * (ratio - self.alpha)
+        score = torch.where(log_q == -math.inf, 0.0, log_score) * (ratio - self.alpha)
         score = score / (1 - self.alpha)
         return -bound, -(ratio * log_w + score).mean(), log_moment
 
-    def _rescaled(self, power: Tensor) -> float:
-        """Return the next running log of the mean of e^power."""
-        newest = torch.logsumexp(power, 0).item() - math.log(len(power))
+    def _rescaled(self, log_power: Tensor) -> float:
+        """Return the next running log of the mean of w^(1 - alpha), from its logarithms (K,)."""
+        count = len(log_power)
+        newest = torch.logsumexp(log_power, 0).item() - math.log(count)
         old = self._state
         if old is None:
             old = newest
         if old == -math.inf:
             raise ValueError(
                 "guide must overlap the support of the model, got no particle of "
-                f"{len(power)} with a positive density: start it elsewhere or use more particles"
+                f"{count} with a positive density: start it elsewhere or use more particles"
             )
         if newest == -math.inf:
             warnings.warn(
-                f"none of {len(power)} particles is on the support of the model: this step has no "
+                f"none of {count} particles is on the support of the model: this step has no "
                 "gradient; if it goes on, use smaller steps or more particles",
                 RuntimeWarning,
                 stacklevel=4,
@@ -258,17 +265,17 @@ class FenchelYoungELBO(_ParticleELBO):
             (self._particles(m, _site_loss), self._particles(g), self._particles(g, _score_term))
             for m, g in traces
         ]
-        losses, log_q, log_r = (torch.cat(x) for x in zip(*terms, strict=True))
-        eps = self.alpha - 1
+        losses, log_q, log_score = (torch.cat(x) for x in zip(*terms, strict=True))
+        eps = self.alpha - 1  # Omega(q) = E_q[(q^eps - 1) / eps] / alpha
         # A sample may be rounded to an end of the guide, where the density is zero.
-        log_r = torch.where(log_r == -math.inf, 0.0, log_r)
+        log_score = torch.where(log_score == -math.inf, 0.0, log_score)
         if eps == 0:
             regularizer = torch.where(log_q == -math.inf, 0.0, log_q)
         else:
             regularizer = torch.expm1(eps * log_q) / eps
         energy = losses + regularizer / self.alpha
         # REINFORCE for sites without pathwise gradients: E[energy d log q].
-        surrogate = (energy + log_r * energy.detach()).mean()
+        surrogate = (energy + log_score * energy.detach()).mean()
         return energy.detach().mean(), surrogate, None
 
 

@@ -89,7 +89,8 @@ class AutoBetaGaussian(AutoNormal):
             raise ValueError(f"init_scale must be positive and finite, got {init_scale!r}")
         self.alpha: float = alpha
         options = {"init_loc_fn": init_loc_fn, "create_plates": create_plates}
-        # The half-width of a density with standard deviation 1.
+        # The half-width of a density with standard deviation 1: in the variance
+        # scale^2 / (3 + 2 / (alpha - 1)) the scale is the half-width.
         half_width = math.sqrt(3 + 2 / (alpha - 1))
         super().__init__(model, init_scale=init_scale * half_width, **options)
 
@@ -105,6 +106,7 @@ class AutoBetaGaussian(AutoNormal):
         return values
 
     def _setup_prototype(self, *args: object, **kwargs: object) -> None:
+        """Make the parameters at the first call, and warn of supports and densities of zero."""
         super()._setup_prototype(*args, **kwargs)
         _, starts = examine(self.model, args, kwargs)
         if self.objective_needs_support and any(starts):
@@ -149,6 +151,7 @@ class _CompactNormals(Messenger):
         self.alpha = alpha
 
     def _pyro_sample(self, msg: Site) -> None:
+        """Give a site of unconstrained values the beta-Gaussian with the same loc and scale."""
         if msg["infer"].get("is_auxiliary"):
             fn = msg["fn"]
             normal = fn.base_dist if fn.event_dim else fn

@@ -249,7 +249,11 @@ def examine(
 
 
 class Zeros(str):
-    """The sites whose densities are zero or NaN, in words; empty if there are none."""
+    """The sites whose densities are zero or NaN, in words; empty if there are none.
+
+    Attributes:
+        factors: The same for `pyro.factor` statements alone.
+    """
 
     factors: str
 
@@ -268,6 +272,7 @@ def _zeros(
     sites = [cast(Site, x) for x in trace.nodes.values() if x["type"] == "sample"]
 
     def words(sites: list[Site]) -> str:
+        """Return a part of a sentence, such as "'x' is zero and of 'y' is NaN"."""
         zero = [repr(x["name"]) for x in sites if x["log_prob_sum"] == -torch.inf]
         nan = [repr(x["name"]) for x in sites if x["log_prob_sum"].isnan()]
         names = {"zero": ", ".join(zero), "NaN": ", ".join(nan)}
@@ -453,8 +458,9 @@ register_exception_handler(
 def _coordinates(fn: Distribution) -> tuple[TorchDistributionMixin, _Map, _Map] | None:
     """Return the distribution of the base site, and the maps from it to the site and back.
 
-    Where it can, it is the density at a fixed location and scale: in y = a + (b - a) v, rounding
-    far from zero would lose digits of v.
+    For uniform, symmetric and elliptical densities it is the density at a fixed location and
+    scale. Other densities go through the inverse map, which is less accurate: in y = a + (b - a) v
+    rounding of y far from zero is a large error of v.
 
     Returns:
         None for a support that is fixed.
@@ -477,7 +483,8 @@ def _coordinates(fn: Distribution) -> tuple[TorchDistributionMixin, _Map, _Map] 
             require(loc.abs() + half < math.inf, "loc and scale", "finite", (loc, fn.scale))
             middle = torch.full_like(loc, 0.5)
             base = _OnUnitInterval(fn._replace(loc=middle, scale=middle / edge))
-            # Both ends are exact, and v is not rounded to multiples of y's spacing.
+            # Both ends are exact in y = loc + half (2 v - 1), and v is not rounded to multiples of
+            # y's spacing.
             return base, lambda v: loc + half * (2 * v - 1), lambda y: ((y - loc) / half + 1) / 2
     support = _support_of(fn)
     if support is None or not (support.is_discrete or _support_tensors(support)):
@@ -591,4 +598,5 @@ def _transform_onto(support: Constraint) -> Transform:
         return ComposeTransform([ends[0], reciprocal, linear, reciprocal, ends[1]])
     onto: Transform = biject_to(support)
     half_lines = constraints.greater_than, constraints.greater_than_eq, constraints.less_than
+    # Torch maps x to a + e^x or a - e^x. After a logarithm that is a + v or a - v, for v > 0.
     return ComposeTransform([ExpTransform().inv, onto]) if isinstance(support, half_lines) else onto

@@ -74,6 +74,7 @@ class RestrictedPrior(TorchDistribution):
         ends = as_tensors(**{n: infinite[n] if end is None else end for n, end in given.items()})
         least = getattr(support, "lower_bound", -math.inf)
         most = getattr(support, "upper_bound", math.inf)
+        # Only numbers are compared: tensors may depend on latent sites, and their values vary.
         numbers = [
             [x for x in pair if x is not None and not isinstance(x, Tensor)]
             for pair in ((low, least), (high, most))

@@ -117,6 +117,7 @@ def _example_of(
 
 
 def _check_lengths(positions: Tensor, **others: Tensor | Sequence[str] | None) -> None:
+    """Raise ValueError unless positions are (L,), and all others have that length or are None."""
     if positions.dim() != 1 or len(positions) < 1:
         raise ValueError(f"positions must have shape (L >= 1,), got {tuple(positions.shape)}")
     for name, other in others.items():
@@ -146,7 +147,7 @@ def _draw_series(
         heights.append(value_function(t).detach().cpu().reshape(-1))
         twin.plot(t.cpu().numpy(), heights[-1].numpy(), color=color, linewidth=1, gid="value")
     low, high = float(torch.cat(heights).min()), float(torch.cat(heights).max())
-    # The series takes the upper part of the axes, above the attention.
+    # The series is drawn from _LOWER + 0.02 to 0.97 of the height, above the attention.
     span = (high - low or 1.0) / (0.95 - _LOWER)
     twin.set_ylim(high - 0.97 * span, high + 0.03 * span)
     twin.set_yticks(round_ticks(low, high, 4))

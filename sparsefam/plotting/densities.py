@@ -229,12 +229,13 @@ def _draw_contours(ax: "Axes", p: DensityLike, color: "ColorType", view: Box, po
 
 
 def _grid(view: Box, points: int) -> list[Array]:
+    """Return coordinates along each axis of the points of a grid, (points, points) each."""
     return list(np.meshgrid(*(np.linspace(*side, points) for side in view)))
 
 
 @torch.no_grad()
 def _heights(p: DensityLike, grid: list[Array]) -> Array:
-    """Return densities (rows, columns)."""
+    """Return the values (rows, columns) of a density at the points of a `_grid`."""
     t = torch.from_numpy(np.stack(grid, -1).reshape(-1, 2)).to(p.mean)
     height = torch.cat([p.prob(rows) for rows in t.split(_CHUNK)])
     return height.cpu().double().reshape(grid[0].shape).numpy()
@@ -383,7 +384,8 @@ def set_limits(ax: "Axes", fraction: float = 1.0) -> None:
     for rank, lines in enumerate(rows.values()):
         for line in lines:
             line.set_ydata(np.full(np.size(line.get_xdata()), strip - height * (rank + 0.5)))
-    # Zero lies above the rows, at the fraction `strip` of the height.
+    # Zero lies above the rows, at the fraction `strip` of the height: below zero there are
+    # strip / (1 - strip) times the units above it.
     ax.set_ylim(-top / fraction * strip / (1 - strip), top / fraction)
     ax.set_yticks(round_ticks(0.0, top, 5))
 
