@@ -66,7 +66,7 @@ class Solution:
         """The normalizer (R,)."""
         if self.level is not None:
             return self.level
-        # At alpha = 1 it is the logarithm of the integral of e^f q_0.
+        # The logarithm of the integral of e^f q_0.
         logs = self.scores + self.measure_on(self.mesh).log()
         return torch.logsumexp(logs.flatten(0, 1).T, -1)
 
