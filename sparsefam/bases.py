@@ -163,7 +163,6 @@ class Basis(nn.Module, ABC):
         Returns:
             The values, shape (..., N).
         """
-        # All N functions at each of the N locations: local functions override this.
         return torch.diagonal(self(t), dim1=-2, dim2=-1)
 
     def _keep(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
@@ -699,9 +698,8 @@ class BSpline(Basis):
         knots, scale = self.knots.double(), energy_scale(box)
         if self.degree:
             return quadrature_energy(self.in_float64, [knots], scale, self.degree + 1)
-        # Steps have no slope. The energy of a step function is that of the straight lines through
-        # its values c_j at the middles m_j, s sum_j (c_{j+1} - c_j)^2 / (m_{j+1} - m_j), whose
-        # matrix is tridiagonal; s is the scale.
+        # Steps have no slope: take the straight lines through their values c_j at the middles m_j.
+        # The energy s sum_j (c_{j+1} - c_j)^2 / (m_{j+1} - m_j) has a tridiagonal matrix.
         middles = (knots[1:] + knots[:-1]) / 2
         steep = scale[0] / middles.diff()
         matrix = (pad(steep, (1, 0)) + pad(steep, (0, 1))).diag()

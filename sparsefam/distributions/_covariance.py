@@ -62,7 +62,7 @@ def elliptical_covariance(p: Any, phi: Basis, psi: Basis) -> Tensor:
 def _covariance(p: _Elliptical, phi: Basis, psi: Basis, dtype: torch.dtype) -> Tensor:
     """Return the covariance (*batch, M, N) under a float64 density, by a rule for the two bases.
 
-    The dtype is that of the result, which decides by how much two quadrature rules may differ.
+    The dtype of the result decides by how much two quadrature rules may differ.
     """
     if isinstance(phi, Stack):
         return torch.cat([_covariance(p, basis, psi, dtype) for basis in phi.bases], -2)

@@ -332,9 +332,8 @@ class Parabola(TruncatedPower):
     def icdf(self, value: Tensor) -> Tensor:
         tail = torch.where(value < 0.5, value, 1 - value)
         if self.number == 1:
-            # x = 2 cos((pi + angle)/3), with cos(angle) = 1 - 2 tail, is the root of the cubic
-            # x^3 - 3 x + 2 = 4 tail. As a product 1 - x is accurate next to the edge; at the center
-            # x is 0 exactly.
+            # The root x = 2 cos((pi + angle)/3) of x^3 - 3 x + 2 = 4 tail; as a product 1 - x is
+            # accurate next to the edge. At the center x is 0 exactly.
             angle = 2 * torch.asin(tail.sqrt())
             side = 4 * torch.sin(angle / 6) * torch.cos((torch.pi - angle) / 6)
             x = torch.where(tail == 0.5, (0.5 - tail) * (4 / 3), 1 - side)

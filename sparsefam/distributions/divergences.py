@@ -342,8 +342,7 @@ def _integral_over_line(p: Any, q: Any, integrand: _Integrand, nested: bool, eps
         cuts = _concatenate(p._cuts(), torch.where(at_end, math.nan, q._cuts()))
         cuts = _with_tails(p, cuts)
     else:
-        # The integral has to converge at the ends of both supports. For q's, p and q are swapped
-        # twice, which leaves the integrand as it is.
+        # At the ends of both supports: swapping p and q twice leaves the integrand as it is.
         at_p = _diverges(integrand, p, q, cuts, slack, nested)
         at_q = _diverges(lambda at: integrand(at.swapped()), q, p, cuts, slack, nested)
         is_finite = ~at_p & ~at_q
@@ -492,8 +491,7 @@ def _normal_cross_entropy(p: Any, q: MultivariateNormal) -> Tensor:
     covariance = p.variance.diag_embed() if independent else p.covariance_matrix
     offset = (p.mean - q.loc).unsqueeze(-1)
     scatter = covariance + offset @ offset.mT
-    # E_p |L^-1 (t - mu)|^2 is the trace of L^-1 S L^-T, with L and mu of q and S the scatter of p
-    # around mu.
+    # E_p |L^-1 (t - mu)|^2 = tr(L^-1 S L^-T) with L and mu of q, and S = E_p[(t - mu) (t - mu)'].
     left = torch.linalg.solve_triangular(q.scale_tril, scatter, upper=False)
     whitened = torch.linalg.solve_triangular(q.scale_tril, left.mT, upper=False)
     trace = whitened.diagonal(dim1=-2, dim2=-1).sum(-1)

@@ -28,7 +28,7 @@ __all__ = ["MOST_NODES", "KernelMesh", "dtype_of", "require_inside"]
 MOST_NODES = 2**18
 # Fractions of the tolerance for the error of a score, and for the mass that a rule misses.
 _SCORE_SHARE, _MASS_SHARE = 0.2, 0.05
-# Errors of interpolation up to so many units of rounding of the largest value are not the mesh's.
+# Interpolation errors up to so many units of rounding of the largest value are not due to a mesh.
 _ROUNDING = 100
 # Least number of nodes along each axis: edges are resolved along the last axis only.
 _LEAST_NODES = {1: 1, 2: 128, 3: 32}

@@ -30,12 +30,11 @@ __all__ = ["Solution", "find_mesh", "solve"]
 _TOLERANCE = {1: (1e-5, 1e-11), 2: (1e-5, 1e-7), 3: (1e-3, 1e-4)}
 # Errors of functions over the rounding errors of coordinates that cause them.
 _ROUNDING = 256
-# The tolerance for numbers in float32 where large weights of wide kernels cancel; it takes few
-# nodes.
+# The tolerance for numbers in float32 where large weights of wide kernels cancel, at few nodes.
 _OF_WIDE = 1e-6
 # Below this alpha densities are so much more peaked than scores that the mesh must resolve them.
 _PEAKED = 1.2
-# The most densities, those with the widest ranges of scores, for which a given mesh is refined.
+# For at most so many densities, with the widest ranges of scores, a given mesh is refined.
 _SHARPEST = 32
 # A score may be larger than those that the mesh is made for by this factor.
 _MARGIN = 4.0
@@ -66,7 +65,6 @@ class Solution:
         """The normalizer (R,)."""
         if self.level is not None:
             return self.level
-        # The logarithm of the integral of e^f q_0.
         logs = self.scores + self.measure_on(self.mesh).log()
         return torch.logsumexp(logs.flatten(0, 1).T, -1)
 

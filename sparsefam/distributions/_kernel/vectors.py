@@ -102,11 +102,11 @@ def _log_density(s: Solution, t: Tensor, row: Tensor) -> Tensor:
 def _bounds(s: Solution, ends: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Return estimated upper bounds of log(p Z) in cells (R, Q), and the logs of volumes (Q,).
 
-    The bound of the score is made as `_TOWARDS` says; that of the base is its largest density at
-    the node and its neighbors.
+    Scores are bounded as `_TOWARDS` says, and the density of the base by the largest one at the
+    node and its neighbors.
     """
     counts = [len(end) - 1 for end in ends]
-    # f - A on the grid of nodes (R, n_1, ..., n_D), whose last axis has subintervals of m nodes.
+    # f - A on the grid of nodes, (R, n_1, ..., n_D).
     score = s.offsets_on(s.mesh).permute(2, 1, 0).reshape(-1, *counts)
     log_base = s.mesh.base.log_density(s.mesh.nodes).reshape(s.mesh.measure.shape).T
     high, low, log_base = score, score, log_base.reshape(1, *counts)
