@@ -95,6 +95,7 @@ class Rule:
 
 
 def _contract(features: Tensor, by_head: Tensor) -> Tensor:
+    """Multiply expectations (*batch, N) by C (*batch[:-1], N, E) in the dtype of C: (*batch, E)."""
     return features.to(by_head.dtype) @ by_head
 
 
@@ -124,6 +125,7 @@ class ClosedForm(Rule):
 
 
 def _declines(result: object) -> bool:
+    """Return whether a closed form left a case to quadrature."""
     return result is NotImplemented
 
 
@@ -178,6 +180,7 @@ def nearest(distribution: type, basis: type) -> tuple[Rule, ...]:
 
 
 def _first(rules: Iterable[Rule], p: DensityLike, psi: Function, mode: Mode) -> Rule:
+    """Return the first of some rules that serves a density and a function in a mode."""
     for rule in rules:
         if rule.serves(p, psi, mode):
             return rule
@@ -227,4 +230,5 @@ def explain(p: DensityLike, psi: Function, order: int = 64, *, contexts: bool = 
 
 
 def _explain(rule: Rule, p: DensityLike, psi: Function, mode: Mode) -> str:
+    """Return the name of a rule and the reason why it was chosen."""
     return f"{rule.name}: {rule.reason(p, psi, mode)}"

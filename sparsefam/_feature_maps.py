@@ -74,11 +74,19 @@ class FeatureMap(ABC):
 
 
 def _with_batched_features(columns: Tensor, weights: Tensor, lead: Size, batch: Size) -> Tensor:
-    """Sum columns (*batch, I, q), each location with the functions of its own density."""
-    # All functions are evaluated at all locations, of which each density keeps its own.
+    """Return scores (*S, *batch) of densities whose functions differ.
+
+    Args:
+        columns: All functions at all locations (*B, I, q).
+        weights: Their weights (*batch, I).
+        lead: The shape of the q locations, (*S, *batch) or one that broadcasts with it.
+        batch: The batch of the densities, to which B expands.
+    """
+    # Every density is evaluated at all q locations, of which it keeps its own.
     sums = (weights.unsqueeze(-2) @ columns).squeeze(-2)
     sums = sums.expand(*batch, -1).movedim(-1, 0)  # (q, *batch)
     full = broadcast_shapes(lead, batch)
+    # The number of the location, from 0 to q - 1, at which each score is wanted.
     index = torch.arange(lead.numel(), device=columns.device).reshape(lead).expand(full)
     rows = sums.reshape(len(sums), *(1,) * (len(full) - len(batch)), *batch)
     return rows.expand(len(sums), *full).gather(0, index.unsqueeze(0)).squeeze(0)
@@ -277,6 +285,7 @@ def require_weights(weights: Tensor, features: FeatureMap) -> None:
 
 
 def _require_floating(name: str, value: object) -> None:
+    """Raise ValueError unless a value is a floating tensor with one dimension or more."""
     if not isinstance(value, Tensor):
         raise ValueError(f"{name} must be a floating tensor, got {value!r}")
     if not value.is_floating_point() or value.dim() < 1:

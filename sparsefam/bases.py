@@ -41,7 +41,8 @@ __all__ = [
 Values = Tensor | float | Sequence["Values"]
 Interval = tuple[float, float]
 
-# Least number of panels on an axis for integrals of derivatives, and functions on it per panel.
+# Panels on an axis, on which derivatives are integrated: at least so many, and one for every so
+# many functions along the axis.
 _PANELS, _FUNCTIONS = 8, 2
 # Most axes and most monomials of a basis.
 _MOST_AXES, _MOST_MONOMIALS = 1000, 10**6
@@ -177,20 +178,21 @@ class Basis(nn.Module, ABC):
             return make()
         buffers = list(self.buffers())
         plain = all(type(x) is Tensor and not x.requires_grad for x in buffers)
+        # torch counts changes in place by the version of a tensor, which inference tensors lack.
         if not buffers or not plain or any(x.is_inference() for x in buffers):
             return make()
         versions = [x._version for x in buffers]
-        kept = self._kept = {} if self._kept is None else self._kept
-        if key in kept:
-            tensors, before, matrix = kept[key]
-            if versions == before and all(x is y for x, y in zip(buffers, tensors, strict=True)):
+        cache = self._kept = {} if self._kept is None else self._kept
+        if key in cache:
+            old, old_versions, matrix = cache[key]
+            if versions == old_versions and all(x is y for x, y in zip(buffers, old, strict=True)):
                 return matrix
         with outside_modes():
             matrix = make()
         if matrix.numel() <= _LARGEST_KEPT:
-            while len(kept) >= _MOST_KEPT:
-                del kept[next(iter(kept))]
-            kept[key] = buffers, versions, matrix
+            while len(cache) >= _MOST_KEPT:
+                del cache[next(iter(cache))]  # the oldest
+            cache[key] = buffers, versions, matrix
         return matrix
 
     def __add__(self, other: "Basis") -> "Stack":
@@ -407,8 +409,8 @@ class Polynomial(Basis):
 
 
 _SQRT_TWO_PI = math.sqrt(2 * math.pi)
-# Functions and locations from which on Gaussians are evaluated only where they are not negligible,
-# if that is at most one in so many pairs.
+# With at least so many functions and locations, Gaussians are evaluated only where they are not
+# negligible, provided that this is at most one in so many of all pairs.
 _MANY, _SPARSE = 128, 4
 
 
@@ -488,21 +490,23 @@ class GaussianRBF(Basis):
         if self.widths is None or self.event_shape:
             return None
         if values_are_readable(self.centers, self.widths):
-            return self._values()
+            return self._read_values()
         if self._last_read is None:
             return None
         centers, widths, extent = self._last_read
         return extent if centers is self.centers and widths is self.widths else None
 
-    def _values(self) -> tuple[float, ...]:
+    def _read_values(self) -> tuple[float, ...]:
+        """Read the first and last center, least and largest width; a device is waited for."""
         ends = (*self.centers.detach().aminmax(), *cast(Tensor, self.widths).detach().aminmax())
         return tuple([x.item() for x in ends])
 
     def _read_extent(self) -> None:
+        """Store what `extent` returns where it must not read: constant values, or None."""
         if self.widths is None or self.event_shape or self.centers.is_meta:
             return
         learned = self.centers.requires_grad or self.widths.requires_grad
-        self._last_read = None if learned else (self.centers, self.widths, self._values())
+        self._last_read = None if learned else (self.centers, self.widths, self._read_values())
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # A module's tensors are replaced: keep their values without reading those on a device.
@@ -593,7 +597,10 @@ class GaussianRBF(Basis):
         return self.own(t.unsqueeze(t.dim() - len(self.event_shape))) if values is None else values
 
     def _near(self, t: Tensor) -> Tensor | None:
-        """Return values, 0 where negligible; None unless most are, in float64 and on a CPU."""
+        """Return values (..., N) computed where they are not negligible, with 0 for the others.
+
+        None if too many pairs matter, or unless all tensors are float64 and readable, on a CPU.
+        """
         ends, tensors = self.effective_support, (t, self.centers, cast(Tensor, self.widths))
         if ends is None or any(x.dtype != torch.float64 for x in tensors):
             return None
@@ -602,13 +609,15 @@ class GaussianRBF(Basis):
         flat, size = t.flatten(), t.numel()
         increasing, order = flat.detach().sort()
         first, last = (torch.searchsorted(increasing, x.detach()) for x in ends)
-        count = int((last - first).amax())
+        # The largest number of locations in the effective support of one function.
+        most = int((last - first).amax())
+        # NaN is sorted behind all numbers, and a sum is finite only if all of its terms are.
         finite = torch.stack([increasing[-1], ends[0].sum(), ends[1].sum()]).isfinite().all()
-        if not 0 < count * _SPARSE <= size or not finite:
+        if not 0 < most * _SPARSE <= size or not finite:
             return None
-        # A rectangle of pairs: each function has the same number of neighboring locations, which
-        # begin with the first in its effective support.
-        index = order[first.clamp_max(size - count).unsqueeze(-1) + torch.arange(count)]
+        # A rectangle of pairs (N, most): each function has the same number of neighboring
+        # locations, which begin with the first in its effective support, or earlier near the end.
+        index = order[first.clamp_max(size - most).unsqueeze(-1) + torch.arange(most)]
         values = self.own(flat[index].T).T
         values = values.new_zeros(len(self), size).scatter(1, index, values)
         return values.T.reshape(*t.shape, len(self))
@@ -621,9 +630,10 @@ class GaussianRBF(Basis):
             # One expression, which frees each large temporary at once.
             peak = self.widths * _SQRT_TWO_PI
             return torch.exp(-0.5 * ((t - self.centers) / self.widths).square()) / peak
-        z2 = ((t - self.centers) / self.widths.unsqueeze(-1)).square().mean(-1)
-        # The power comes last, since a power of the width alone may leave float32's range.
-        return (torch.exp(-0.5 * z2) / (self.widths * _SQRT_TWO_PI)) ** self.centers.shape[-1]
+        # N(t; mu, s^2 I) = (e^(-z/2) / (s sqrt(2 pi)))^D, with z the mean of the D squares. The
+        # power comes last, since a power of the width alone may leave float32's range.
+        z = ((t - self.centers) / self.widths.unsqueeze(-1)).square().mean(-1)
+        return (torch.exp(-0.5 * z) / (self.widths * _SQRT_TWO_PI)) ** self.centers.shape[-1]
 
 
 class BSpline(Basis):
@@ -688,8 +698,8 @@ class BSpline(Basis):
         knots, scale = self.knots.double(), energy_scale(box)
         if self.degree:
             return quadrature_energy(self.in_float64, [knots], scale, self.degree + 1)
-        # Indicators have no slope: take the energy of straight lines between their middles.
-        # A step function is compared with the line through its values at the middles.
+        # Steps have no slope: take the straight lines through their values c_j at the middles m_j.
+        # The energy s sum_j (c_{j+1} - c_j)^2 / (m_{j+1} - m_j) has a tridiagonal matrix.
         middles = (knots[1:] + knots[:-1]) / 2
         steep = scale[0] / middles.diff()
         matrix = (pad(steep, (1, 0)) + pad(steep, (0, 1))).diag()

@@ -63,6 +63,7 @@ def box_of(name: str, domain: Domain, ndim: int | None) -> Box:
 
 
 def _interval(side: object) -> tuple[float, float] | None:
+    """Return a pair of numbers as floats (low, high); None unless both are finite and increase."""
     if not isinstance(side, Sequence) or len(side) != 2:
         return None
     low, high = map(as_number, side)
@@ -136,7 +137,14 @@ _LogProb = Callable[[Tensor], Tensor]
 
 
 def _is_positive(log_prob: _LogProb | None, value: Tensor, inside: Tensor, end: Tensor) -> Tensor:
-    """Return which of the values inside have a positive density; `end` replaces the others."""
+    """Return whether each location is inside and has a positive density, (*sample, *batch).
+
+    Args:
+        log_prob: The log density; None if all locations inside count.
+        value: Locations (*sample, *batch).
+        inside: Whether each lies between the ends.
+        end: A location (*batch) in the domain of `log_prob`, which replaces locations outside.
+    """
     if log_prob is None:
         return inside
     return inside & (log_prob(torch.where(inside, value, end)) > -math.inf)
@@ -226,15 +234,16 @@ class Ellipsoid(Constraint):
         """Return whether each location (..., D) lies in the ellipsoid, up to its own rounding."""
         require_tensor("value", value)
         u = self._standardize(value)
-        size = torch.linalg.vector_norm(u, dim=-1)
+        norm = torch.linalg.vector_norm(u, dim=-1)
         # Rounding t and loc, or L u, moves u by at most eps |L^-1| (|L| |u| + 2 |loc|), which is
-        # much if L is ill-conditioned.
-        nearest = (u / size.clamp_min(1).unsqueeze(-1)).abs()
-        moved = self.scale_tril.abs() @ nearest.unsqueeze(-1) + 2 * self.loc.abs().unsqueeze(-1)
+        # much if L is ill-conditioned. In this bound u is moved to the nearest location of the unit
+        # ball, so that the slack does not grow with the distance from the ball.
+        u_on_ball = (u / norm.clamp_min(1).unsqueeze(-1)).abs().unsqueeze(-1)
+        rounding = self.scale_tril.abs() @ u_on_ball + 2 * self.loc.abs().unsqueeze(-1)
         eye = torch.eye(value.shape[-1], dtype=u.dtype, device=u.device)
         inverse = torch.linalg.solve_triangular(self.scale_tril, eye, upper=False)
-        slack = torch.linalg.vector_norm(inverse.abs() @ moved, dim=(-2, -1))
-        return size <= 1 + torch.finfo(u.dtype).eps * slack
+        slack = torch.linalg.vector_norm(inverse.abs() @ rounding, dim=(-2, -1))
+        return norm <= 1 + torch.finfo(u.dtype).eps * slack
 
     def _standardize(self, value: Tensor) -> Tensor:
         """Compute u = L^-1 (t - loc)."""
@@ -280,22 +289,28 @@ class IntervalUnion(Constraint):
 
     @classmethod
     def merged(cls, intervals: Tensor, log_prob: _LogProb | None = None) -> "IntervalUnion":
-        """Merge intervals (*batch, K, 2) in any order, which may overlap or be NaN."""
+        """Merge intervals (*batch, K, 2) in any order, which may overlap or be NaN.
+
+        The union has K rows, too; rows without an interval are NaN.
+        """
         lower, upper = intervals.unbind(-1)
         present = ~lower.isnan()
         # Padding is sorted behind all intervals.
         lower, order = torch.where(present, lower, math.inf).sort(dim=-1, stable=True)
         upper = torch.where(present, upper, -math.inf).gather(-1, order)
         present, highest = present.gather(-1, order), upper.cummax(-1).values
-        # A gap before an interval ends one interval of the union and starts the next.
+        # Where an interval begins above all ends before it, one interval of the union ends and the
+        # next one starts.
         gap = present[..., 1:] & (lower[..., 1:] > highest[..., :-1])
-        edge = torch.ones_like(present[..., :1])
-        first = torch.cat([edge, gap], -1) & present
-        last = torch.cat([gap | ~present[..., 1:], edge], -1) & present
-        kept = torch.arange(lower.shape[-1], device=lower.device) < first.sum(-1, keepdim=True)
+        always = torch.ones_like(present[..., :1])
+        is_first = torch.cat([always, gap], -1) & present
+        is_last = torch.cat([gap | ~present[..., 1:], always], -1) & present
+        # Sorting moves the ends of the union to the front: `lower` and `highest` do not decrease.
+        row = torch.arange(lower.shape[-1], device=lower.device)
+        filled = row < is_first.sum(-1, keepdim=True)
         ends = [
-            torch.where(kept, torch.where(chosen, end, math.inf).sort(-1).values, math.nan)
-            for chosen, end in ((first, lower), (last, highest))
+            torch.where(filled, torch.where(chosen, end, math.inf).sort(-1).values, math.nan)
+            for chosen, end in ((is_first, lower), (is_last, highest))
         ]
         return cls(torch.stack(ends, -1), log_prob)
 
@@ -473,6 +488,9 @@ class OntoIntervals(Transform):
     For `torch.distributions.transform_to` and `pyro.infer.autoguide.init_to_uniform`, which need
     values in the union. It has no Jacobian, as it is not continuous.
 
+    The line is shrunk to (-1, 1), where unbounded intervals are finite, too. The logistic function
+    of x is the fraction of the total length of all shrunk intervals that lies below t.
+
     Args:
         union: A constraint with `intervals` (*batch, K, 2), ascending and padded with NaN.
         cache_size: As in torch.distributions.
@@ -489,7 +507,7 @@ class OntoIntervals(Transform):
         self._center = ends.nanmean(-1).nan_to_num(0.0)
         size = (ends - self._center.unsqueeze(-1)).abs().nan_to_num(0.0).amax(-1)
         self._size = torch.where(size > 0, size, 1.0)
-        # In the line shrunk to (-1, 1) all intervals have a finite length.
+        # Intervals come first while they are shrunk, to broadcast against the center (*batch).
         self._lower, upper = (
             self._shrink(x).movedim(0, -1) for x in self._ends.movedim(-2, 0).unbind(-1)
         )
@@ -501,6 +519,7 @@ class OntoIntervals(Transform):
         return OntoIntervals(self.codomain, cache_size)
 
     def _shrink(self, x: Tensor) -> Tensor:
+        """Return u/(1 + |u|), in [-1, 1], of u = (x - center)/size for locations (..., *batch)."""
         u = (x - self._center) / self._size
         return torch.where(u.isinf(), u.sign(), u / (1 + u.abs()))
 
@@ -508,9 +527,11 @@ class OntoIntervals(Transform):
         # Lengths from the first end: of the intervals only, without the gaps between them.
         length = torch.sigmoid(x) * self._total[..., -1]
         order = torch.arange(self._length.shape[-1], device=x.device)
+        # A length rounded up to the total belongs to the last interval of positive length.
         last = (order * (self._length > 0)).amax(-1)
         index = torch.minimum((length.unsqueeze(-1) >= self._total).sum(-1), last).unsqueeze(-1)
-        z = (length - self._gap(index)).clamp(-1 + 1e-6, 1 - 1e-6)
+        # In an unbounded interval t stays finite: within a million sizes of the center.
+        z = (length - self._length_minus_z(index)).clamp(-1 + 1e-6, 1 - 1e-6)
         # The inverse of u / (1 + |u|) is z / (1 - |z|).
         t = self._center + self._size * z / (1 - z.abs())
         # Rounding may move t beyond the ends.
@@ -520,19 +541,28 @@ class OntoIntervals(Transform):
     def _inverse(self, y: Tensor) -> Tensor:
         # The last interval that begins at or before y; NaN begins nowhere.
         index = (self._ends[..., 0] <= y.unsqueeze(-1)).sum(-1, keepdim=True).sub(1).clamp_min(0)
-        return torch.logit((self._shrink(y) + self._gap(index)) / self._total[..., -1])
+        return torch.logit((self._shrink(y) + self._length_minus_z(index)) / self._total[..., -1])
 
-    def _gap(self, index: Tensor) -> Tensor:
-        """Return the length of all intervals before one, minus its lower end, once shrunk."""
+    def _length_minus_z(self, index: Tensor) -> Tensor:
+        """Return the difference of the length below a shrunk location z and z, (*sample, *batch).
+
+        It is constant on an interval of given index (*sample, *batch, 1): the length of all
+        intervals before it, minus its lower end.
+        """
         return entries_of(self._total - self._length - self._lower, index)
 
 
 def entries_of(values: Tensor, index: Tensor) -> Tensor:
-    """Return entries (*sample, *batch) of values (*batch, K)."""
+    """Return values (*batch, K) at an index (*sample, *batch, 1), as (*sample, *batch)."""
     return values.expand(*index.shape[:-1], -1).gather(-1, index).squeeze(-1)
 
 
 def _bijection_onto_union(constraint: IntervalUnion) -> Transform:
+    """Return torch's bijection of the line onto a union that is one interval in all of the batch.
+
+    Raises:
+        ValueError: Several intervals, or intervals bounded on different sides.
+    """
     count = constraint.count
     if (count > 1).any():
         raise ValueError(
@@ -558,6 +588,7 @@ def _bijection_onto_union(constraint: IntervalUnion) -> Transform:
 
 
 def _map_onto_union(constraint: IntervalUnion) -> Transform:
+    """Return the bijection onto a union if there is one, otherwise the map with jumps."""
     if bool((constraint.count == 1).all()) and _ends_alike(constraint):
         return _bijection_onto_union(constraint)
     return OntoIntervals(constraint)
@@ -580,6 +611,7 @@ _REFUSALS: dict[type[Constraint], str] = {
 
 
 def _refuse(constraint: Constraint) -> Transform:
+    """Raise ValueError for a support that has no bijection, with advice on what to do."""
     raise ValueError(f"support must {_REFUSALS[type(constraint)]}")
 
 

@@ -98,6 +98,7 @@ def _laplace_fourier(p: Laplace, psi: Fourier) -> Tensor:
 
 
 def _fourier(p: SymmetricDistribution, psi: Fourier, amplitudes: Tensor) -> Tensor:
+    """Return expectations (*batch, 2 K) from the characteristic function around loc (*batch, K)."""
     return _damped_waves(p.loc.unsqueeze(-1) * psi.frequencies, amplitudes)
 
 
@@ -123,6 +124,7 @@ def _whitened_square(p: _Elliptical, psi: Fourier) -> Tensor:
 
 
 def _elliptical_fourier(p: _Elliptical, psi: Fourier, amplitudes: Tensor) -> Tensor:
+    """Return expectations (*batch, 2 K) from the characteristic function around loc (*batch, K)."""
     return _damped_waves((p.loc.unsqueeze(-2) * psi.frequencies).sum(-1), amplitudes)
 
 
@@ -142,6 +144,7 @@ def _multivariate_normal_polynomial(p: MultivariateNormal, psi: Polynomial) -> T
 
 
 def _elliptical_polynomial(p: _Elliptical, psi: Polynomial, factors: Tensor) -> Tensor:
+    """Return expectations (*batch, N), from the factors c_0, c_1, ... of `elliptical_moments`."""
     # In float64: a moment may be in float32's range although the moments it is made of are not.
     loc, factor, factors = (x.double() for x in (p.loc, p.scale_tril, factors))
     spread = (factor.unsqueeze(-2) * factor.unsqueeze(-3)).sum(-1)

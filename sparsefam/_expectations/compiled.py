@@ -80,11 +80,13 @@ def _backward(
 
 
 def _like_contexts(loc: Tensor, *others: Any) -> Tensor:
+    """Return an empty tensor like the result of `_forward`, from the same arguments."""
     by_head: Tensor = others[-2]
     return by_head.new_empty(*loc.shape[:3], by_head.shape[-1])
 
 
 def _like_gradients(slope: Tensor, *arguments: Any) -> list[Tensor]:
+    """Return empty tensors like the results of `_backward`, from the same arguments."""
     inputs, needed = arguments[:7], arguments[-1]
     return [
         torch.empty_like(x).contiguous() if need else slope.new_empty(0)
@@ -93,6 +95,7 @@ def _like_gradients(slope: Tensor, *arguments: Any) -> list[Tensor]:
 
 
 def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
+    """Return the gradients in the arguments of `_forward` but the last, which is a number."""
     slopes = _backward_operator(*grads, *kept, list(needed[:-1]))
     return [x if need else None for x, need in zip(slopes, needed[:-1], strict=True)]
 

@@ -122,11 +122,13 @@ class ShiftedWaves(Rule):
         return self._waves(p, psi, mode) is not None
 
     def _waves(self, p: SymmetricDistribution, psi: GaussianRBF, mode: Mode) -> Waves | None:
+        """Return the waves of the functions; None where the rule does not serve."""
         if mode.shifts is None or not isinstance(p, BetaGaussian | Normal) or not p.loc.numel():
             return None
-        index = distinct(p.alpha)
+        # Densities (B, heads, Lq) are shifts of each other only if alpha differs by heads at most.
+        alphas = distinct(p.alpha)
         extent, dtype = psi.extent(), _dtype(p, psi)
-        if index.shape[0] > 1 or index.shape[-1] > 1 or extent is None or dtype is None:
+        if alphas.shape[0] > 1 or alphas.shape[-1] > 1 or extent is None or dtype is None:
             return None
         m = None if isinstance(p, Normal) else p._fixed_exponent
         # (1 - x^2)^m has the variance 1/(2 m + 3), and normals end at sqrt(2 LOG_TAIL) deviations:
@@ -175,6 +177,7 @@ class WaveFeatures(Rule):
     def _plan(
         self, p: SparseDistribution, psi: object, mode: Mode
     ) -> tuple[tuple[float, ...], Waves] | None:
+        """Return the functions' extent and waves; None where the rule does not serve."""
         inner = _inner(p) if mode.contexts else p
         # The closed form of a Gaussian function under a normal density is cheaper than waves.
         if not isinstance(inner, SymmetricDistribution) or isinstance(inner, Normal):
@@ -232,7 +235,7 @@ class Contour(Rule):
     name = "contour"
 
     def serves(self, p: SparseDistribution, psi: Basis, mode: Mode) -> bool:
-        return _is_elliptical(p) and gaussians_of(psi) is not None or isinstance(p, BetaGaussian)
+        return isinstance(p, BetaGaussian) or (_is_elliptical(p) and gaussians_of(psi) is not None)
 
     def means(self, p: Any, psi: Basis, mode: Mode) -> Tensor:
         return gaussians_by_pairs(_inputs(p, psi), exponent_of_ball(p))
@@ -319,6 +322,7 @@ def _inputs(p: Any, psi: Any) -> Four:
 
 
 def _readable(p: SymmetricDistribution, psi: GaussianRBF) -> bool:
+    """Return whether values can be read, and the functions have a dtype that waves serve."""
     tensors = p.loc, p.scale, p.alpha, psi.centers, cast(Tensor, psi.widths)
     return psi.centers.dtype in LOG_TAIL and values_are_readable(*tensors)
 

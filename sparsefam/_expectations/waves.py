@@ -49,6 +49,10 @@ class Law(NamedTuple):
 
 
 def law_of(p: SymmetricDistribution) -> Law | None:
+    """Return the family of a density for tables of its characteristic function.
+
+    None for classes without a table, and for beta-Laplacians whose alpha is a tensor.
+    """
     tail = LOG_TAIL.get(p.loc.dtype, 40.0)
     if isinstance(p, Laplace):
         return Law("laplace", 0.0, tail)
@@ -214,6 +218,8 @@ class _Rows:
         fits = (low > waves.high - waves.period) & (high < waves.low + waves.period)
         self.fits = fits & ~self.wide
         self.others = ~(fits | self.wide)
+        # Waves of a shorter period are fewer: it need only exceed the distance from each end of the
+        # functions to the far end of a support.
         if values_are_readable(loc.detach()):
             most = torch.maximum(high - waves.low, waves.high - low)
             most = torch.where(self.fits, most, 0.0).amax() / waves.period

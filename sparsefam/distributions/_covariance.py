@@ -60,6 +60,10 @@ def elliptical_covariance(p: Any, phi: Basis, psi: Basis) -> Tensor:
 
 
 def _covariance(p: _Elliptical, phi: Basis, psi: Basis, dtype: torch.dtype) -> Tensor:
+    """Return the covariance (*batch, M, N) under a float64 density, by a rule for the two bases.
+
+    The dtype of the result decides by how much two quadrature rules may differ.
+    """
     if isinstance(phi, Stack):
         return torch.cat([_covariance(p, basis, psi, dtype) for basis in phi.bases], -2)
     if isinstance(psi, Stack):
@@ -107,6 +111,7 @@ def _combinations(columns: list[Tensor]) -> Tensor:
 
 
 def _polynomials(p: _Elliptical, phi: Polynomial, psi: Polynomial) -> Tensor:
+    """Return the covariance of polynomials to degree 2, (*batch, M, N)."""
     # With c = E[u_1^2] and e = E[u_1^2 u_2^2], the covariance of forms u'Fu/2 and u'Gu/2 is
     # e tr(FG)/2 + (e - c^2) tr(F) tr(G)/4, of linear forms c f'g. Odd moments are 0.
     second, fourth, excess = (x[..., None, None] for x in p.generator.moments())
@@ -144,7 +149,11 @@ def exponent_of_ball(p: _Elliptical) -> Tensor | float | None:
 
 
 def _slope_and_curvature(p: _Elliptical, basis: Polynomial) -> tuple[Tensor, Tensor]:
-    """Return derivatives in u at the center of monomials to degree 2, (*batch, N, D[, D])."""
+    """Return gradients in u (*batch, N, D) and Hessians (*batch, N, D, D) at the center.
+
+    They and a constant determine the monomials, whose degree is at most 2.
+    """
+    # The Hessian in t of a monomial t^k of degree 2 is k k' - diag(k).
     powers = torch.as_tensor(basis.exponents).to(p.loc)
     hessian = powers.unsqueeze(-1) * powers.unsqueeze(-2) - powers.diag_embed()
     linear = (powers.sum(-1, keepdim=True) == 1) * powers
@@ -155,6 +164,7 @@ def _slope_and_curvature(p: _Elliptical, basis: Polynomial) -> tuple[Tensor, Ten
 
 
 def _trace(matrices: Tensor) -> Tensor:
+    """Return traces (...) of matrices (..., D, D)."""
     return matrices.diagonal(dim1=-2, dim2=-1).sum(-1)
 
 
@@ -162,12 +172,18 @@ def _trace(matrices: Tensor) -> Tensor:
 
 
 def _by_quadrature(p: _Elliptical, phi: Basis, psi: Basis, dtype: torch.dtype) -> Tensor:
+    """Return the covariance (*batch, M, N) of any bases by a fine rule, checked by a rough one.
+
+    Raises:
+        ValueError: Rules that differ too much, where arguments are validated.
+    """
     dim = p.loc.shape[-1]
-    rough, fine = (_integrate(p, phi, psi, fine) for fine in (False, True))
-    covariance, most = fine
-    error = _norm(covariance - rough[0])
+    (rough, _), (covariance, bound) = (_integrate(p, phi, psi, fine) for fine in (False, True))
+    error = _norm(covariance - rough)
     gaussians = [gaussians_of(basis) for basis in (phi, psi)]
     if gaussians[0] is not None and gaussians[1] is not None:
+        # E[phi psi'] - E[phi] E[psi]' has the rounding errors of its terms, which may be far larger
+        # than the difference: it is taken only where quadrature is worse.
         product, means = _gaussian_product(p, gaussians[0], gaussians[1])
         rounding = _ROUNDING * _norm(means)
         if dim not in _ORDERS:  # all directions may miss a narrow function
@@ -179,7 +195,7 @@ def _by_quadrature(p: _Elliptical, phi: Basis, psi: Basis, dtype: torch.dtype) -
         size = _norm(covariance)
         tolerance = _TOLERANCE[dtype] if dim in _ORDERS else _QUASI_RANDOM
         require(
-            error <= tolerance * size + _ROUNDING * most,
+            error <= tolerance * size + _ROUNDING * bound,
             "phi and psi",
             f"smooth enough for quadrature with a relative error of {tolerance} (`expect` of a "
             "callable takes an order)",
@@ -189,6 +205,7 @@ def _by_quadrature(p: _Elliptical, phi: Basis, psi: Basis, dtype: torch.dtype) -
 
 
 def _norm(matrices: Tensor) -> Tensor:
+    """Return Frobenius norms (*batch) of matrices (*batch, M, N), without gradients."""
     return torch.linalg.matrix_norm(matrices.detach())
 
 
@@ -217,11 +234,15 @@ def _normals(gaussians: Gaussians) -> tuple[Tensor, Tensor]:
 
 
 def _means(p: _Elliptical, gaussians: Gaussians) -> Tensor:
+    """Return expectations (*batch, N) of Gaussian functions."""
     return gaussians_by_pairs((p.loc, p.scale_tril, *gaussians), exponent_of_ball(p))
 
 
 def _integrate(p: _Elliptical, phi: Basis, psi: Basis, fine: bool) -> tuple[Tensor, Tensor]:
-    """Return the covariance, and its norm (*batch) if all functions were proportional."""
+    """Return the covariance (*batch, M, N), and a bound of its norm (*batch).
+
+    The bound, by the Cauchy-Schwarz inequality, is its norm if all functions were proportional.
+    """
     steps, weights = _rule(p, fine)
     f, g = (_differences(p, basis, steps) for basis in (phi, psi))
     f, g = (x - (weights.unsqueeze(-1) * x).sum(0) for x in (f, g))

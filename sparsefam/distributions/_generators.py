@@ -49,7 +49,7 @@ class Generator:
     Attributes:
         edge: Half-width, or radius, of the support; infinite if it is the whole space.
         cuts: Fractions of `reach` between which the density is smooth: 0, where it may have a kink,
-            and others beside it.
+            and others beside it, which seldom coincide with the cuts of another density.
     """
 
     edge: Tensor | float = 1.0
@@ -282,6 +282,7 @@ class TruncatedPower(Generator):
         Args:
             log_det: The logarithm of the determinant of that half-width (*batch).
         """
+        # As in `radius`, (s/sigma)^(km) = C (km)^m / s^D.
         km = self.order * positive(self.m)
         log_radius = (self.log_constant() - log_det) / km + km.log() / self.order
         return torch.exp(-log_radius)
@@ -331,8 +332,8 @@ class Parabola(TruncatedPower):
     def icdf(self, value: Tensor) -> Tensor:
         tail = torch.where(value < 0.5, value, 1 - value)
         if self.number == 1:
-            # The trigonometric root of the cubic, as a distance from the nearer edge; 0 exactly at
-            # the center.
+            # The root x = 2 cos((pi + angle)/3) of x^3 - 3 x + 2 = 4 tail; as a product 1 - x is
+            # accurate next to the edge. At the center x is 0 exactly.
             angle = 2 * torch.asin(tail.sqrt())
             side = 4 * torch.sin(angle / 6) * torch.cos((torch.pi - angle) / 6)
             x = torch.where(tail == 0.5, (0.5 - tail) * (4 / 3), 1 - side)
@@ -418,7 +419,9 @@ class Parabola(TruncatedPower):
             rise, bend = rise - (dim - 1) / radius, bend - (dim - 1) / radius.square()
         second = rise - hazard
         third = second.square() / 3 - (bend - hazard * second) / 6
+        # The Taylor polynomial of the inverse function, to the third power of Newton's step.
         moved = radius + step * (1 + step * (second / 2 + step * third))
+        # The clamp changes the value, but not the derivatives.
         return moved + (moved.detach().clamp(max=edge) - moved.detach())
 
 
@@ -601,5 +604,6 @@ def _log_gamma_ratio(x: float, delta: float) -> float:
     """Return lgamma(x + delta) - lgamma(x) of numbers, by Stirling's series for large x."""
     if x < 1e4:
         return math.lgamma(x + delta) - math.lgamma(x)
+    # From lgamma(x) = (x - 1/2) log x - x + 1/(12 x) + ..., without a difference of large terms.
     stirling = delta * math.log(x) + (x + delta - 0.5) * math.log1p(delta / x) - delta
     return stirling + (1 / (x + delta) - 1 / x) / 12

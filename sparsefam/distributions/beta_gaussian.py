@@ -66,7 +66,7 @@ class PowerDistribution(SymmetricDistribution):
     def _from_score(
         cls, name: str, loc: Tensor | float, width: Tensor | float, *args: Any, **options: Any
     ) -> Self:
-        """Construct from the score's scale, called `name` in errors."""
+        """Construct from the score's scale sigma (*batch), called `name` in errors: s = R sigma."""
         _require_positive(name, width, loc=loc)
         p = unvalidated(cls, loc, width, *args, **options)
         return cls(p.loc, p.scale * p.generator.radius(p._log_det()), *args, **options)
@@ -94,7 +94,7 @@ class PowerDistribution(SymmetricDistribution):
         """Return the log density; -inf with zero gradient off the support."""
         if self._fixed_exponent:
             return super().log_prob(value)
-        # Uniform densities, unlike torch's, are positive at their ends.
+        # Uniform densities, whose exponent is 0, are positive at their ends, unlike torch's.
         self._check_value(value)
         at_end = (value == self.loc - self.scale) | (value == self.loc + self.scale)
         uniform_end = (self.generator.m == 0) & at_end

@@ -168,6 +168,7 @@ def _divergence(
 
 
 def _sum_over_categories(p: Any, q: Any, integrand: _Integrand, nested: bool) -> Tensor:
+    """Sum an integrand over categories (*batch); if `nested`, infinite where q misses one of p."""
     log_p, log_q = (log_weights(x).double().log_softmax(-1) for x in (p, q))
     if log_p.shape[-1] != log_q.shape[-1]:
         raise ValueError(
@@ -259,6 +260,7 @@ def _tsallis_integrand(at: _Logs, alpha: float) -> Tensor:
 def _bregman_gain(at: _Logs, alpha: float) -> Tensor:
     r"""$p\,(p^{\alpha - 1} - q^{\alpha - 1})/(\alpha - 1)$."""
     slope = alpha - 1
+    # p q^s (e^(s (log p - log q)) - 1)/s with s = alpha - 1.
     both = _power_difference(at.p + slope * at.q, at.p - at.q, slope)
     return torch.where(at.in_p & at.in_q, both, _power(at, alpha) / slope)
 
@@ -288,8 +290,8 @@ def _power_difference(log: Tensor, ratio: Tensor, rate: float) -> Tensor:
     small = torch.where(near, ratio, 0.0)
     base = torch.exp(log)
     far = (torch.exp(log + rate * ratio) - base) / rate
-    found = torch.where(near, base * small * expm1_ratio(rate * small), far)
-    return torch.where(fits, found, math.inf)
+    difference = torch.where(near, base * small * expm1_ratio(rate * small), far)
+    return torch.where(fits, difference, math.inf)
 
 
 # Univariate densities
@@ -329,21 +331,23 @@ def _integral_over_line(p: Any, q: Any, integrand: _Integrand, nested: bool, eps
 
     If `nested`, p's support must lie in q's, and the integral is over it.
     """
-    inside, slack = _is_nested(p, q, eps)
+    is_finite, slack = _is_nested(p, q, eps)
     ends = p._intervals().flatten(-2).unsqueeze(-2)
     at_end = ((q._cuts().unsqueeze(-1) - ends).abs() <= slack[..., None, None]).any(-1)
     p, q = separate_cuts(p, q)
     cuts = _concatenate(p._cuts(), q._cuts())
     if nested:
-        inside = inside & ~_diverges(integrand, p, q, cuts, slack, nested)
+        is_finite = is_finite & ~_diverges(integrand, p, q, cuts, slack, nested)
         # A second cut at an end of p's support would only cost accuracy.
         cuts = _concatenate(p._cuts(), torch.where(at_end, math.nan, q._cuts()))
         cuts = _with_tails(p, cuts)
     else:
-        inside = ~_diverges(integrand, p, q, cuts, slack, nested)
-        inside = inside & ~_diverges(lambda at: integrand(at.swapped()), q, p, cuts, slack, nested)
-    found = line_integral(lambda t: integrand(_Logs.at(p, q, t)), cuts, rounding=_ROUNDING)
-    return torch.where(inside, found, math.inf)
+        # At the ends of both supports: swapping p and q twice leaves the integrand as it is.
+        at_p = _diverges(integrand, p, q, cuts, slack, nested)
+        at_q = _diverges(lambda at: integrand(at.swapped()), q, p, cuts, slack, nested)
+        is_finite = ~at_p & ~at_q
+    integral = line_integral(lambda t: integrand(_Logs.at(p, q, t)), cuts, rounding=_ROUNDING)
+    return torch.where(is_finite, integral, math.inf)
 
 
 def _is_nested(p: Any, q: Any, eps: float) -> tuple[Tensor, Tensor]:
@@ -362,11 +366,12 @@ def _is_nested(p: Any, q: Any, eps: float) -> tuple[Tensor, Tensor]:
 def _diverges(
     integrand: _Integrand, p: Any, q: Any, cuts: Tensor, slack: Tensor, nested: bool
 ) -> Tensor:
-    """Whether the integral diverges at an end of p's support (*batch).
+    """Return whether the integral diverges at an end of p's support (*batch).
 
     The integral over a doubling of the distance to a finite end, or from the middle to an infinite
-    one, is of the order of the integrand times the distance, and must decrease towards the end.
-    Unless `nested`, it does so outwards.
+    one, is of the order of the integrand times the distance. Compared at two distances, it must
+    decrease towards the end. Unless `nested`, only finite ends are tested, as the integral always
+    converges at infinite ones.
     """
     low, high = (x.unsqueeze(-1) for x in _span(cuts))
     ends = p._intervals()
@@ -378,25 +383,27 @@ def _diverges(
     # Rounding of the end must not matter.
     gap = torch.maximum(gap, 1e-6 * ends.abs())
     start = torch.where(finite, ends, (low + high) / 2)
-    parts = []
+    sizes = []
     for near, far in _PROBES:
         step = torch.where(finite, near * gap, far * (low - high))
         t = (start + inwards * step).movedim(-1, 0)
         at = _Logs.of(*(x.log_prob(t).movedim(0, -1) for x in (p, q)))
-        # With p added, as the integrand changes its sign.
+        # With p added, as the integrand changes its sign, and may happen to be small.
         height = torch.where(at.in_p, torch.exp(at.p), 0.0)
-        parts.append((integrand(at).abs() + height) * step.abs())
-    inner, outer = parts
-    grows = (outer > _LEAST) & (outer >= _DECREASE * inner)
+        sizes.append((integrand(at).abs() + height) * step.abs())
+    before, nearer = sizes
+    grows = (nearer > _LEAST) & (nearer >= _DECREASE * before)
     return (grows & (finite | nested)).any(-1)
 
 
 def _concatenate(*cuts: Tensor) -> Tensor:
+    """Join cuts (*batch, J) whose batches broadcast."""
     shape = broadcast_shapes(*(x.shape[:-1] for x in cuts))
     return torch.cat([x.expand(*shape, x.shape[-1]) for x in cuts], -1)
 
 
 def _span(cuts: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the first and the last of cuts (*batch, J) that may be NaN, each (*batch)."""
     missing = cuts.isnan()
     low = torch.where(missing, math.inf, cuts).amin(-1)
     return low, torch.where(missing, -math.inf, cuts).amax(-1)
@@ -447,12 +454,12 @@ def _tsallis_multivariate(
     p = p.expand(broadcast_shapes(p.batch_shape, q.batch_shape))
     if isinstance(p, MultivariateNormal) and isinstance(q, MultivariateNormal):
         return _tsallis_of_normals(p, q, alpha)
-    found = _integral_at_nodes(p, q, integrand, nested, eps)
+    integral = _integral_at_nodes(p, q, integrand, nested, eps)
     if nested and all(isinstance(x, MultivariateBetaGaussian) for x in (p, q)):
         # Where edges meet the integrand is a power, which has an integral above -1.
         light = alpha * p.generator.m + (1 - alpha) * q.generator.m > -1
-        found = torch.where(light | _is_inside(p, q, eps, 1 - 1e-9), found, math.inf)
-    return found
+        integral = torch.where(light | _is_inside(p, q, eps, 1 - 1e-9), integral, math.inf)
+    return integral
 
 
 def _bregman_multivariate(
@@ -467,7 +474,10 @@ def _bregman_multivariate(
 
 
 def _coordinates(p: EllipticalDistribution) -> SymmetricDistribution:
-    """Return the marginal densities of the coordinates of an elliptical density (*batch, D)."""
+    """Return the marginal densities of the coordinates of an elliptical density (*batch, D).
+
+    The scale of a coordinate is the length of its row of `scale_tril`.
+    """
     scale = p.scale_tril.square().sum(-1).sqrt()
     if isinstance(p, MultivariateNormal):
         return Normal(p.loc, scale, validate_args=False)
@@ -481,9 +491,10 @@ def _normal_cross_entropy(p: Any, q: MultivariateNormal) -> Tensor:
     covariance = p.variance.diag_embed() if independent else p.covariance_matrix
     offset = (p.mean - q.loc).unsqueeze(-1)
     scatter = covariance + offset @ offset.mT
-    half = torch.linalg.solve_triangular(q.scale_tril, scatter, upper=False)
-    whole = torch.linalg.solve_triangular(q.scale_tril, half.mT, upper=False)
-    trace = whole.diagonal(dim1=-2, dim2=-1).sum(-1)
+    # E_p |L^-1 (t - mu)|^2 = tr(L^-1 S L^-T) with L and mu of q, and S = E_p[(t - mu) (t - mu)'].
+    left = torch.linalg.solve_triangular(q.scale_tril, scatter, upper=False)
+    whitened = torch.linalg.solve_triangular(q.scale_tril, left.mT, upper=False)
+    trace = whitened.diagonal(dim1=-2, dim2=-1).sum(-1)
     return 0.5 * (trace + q.event_shape[0] * math.log(2 * math.pi)) + q._log_det()
 
 
@@ -498,6 +509,7 @@ def _tsallis_of_normals(p: MultivariateNormal, q: MultivariateNormal, alpha: flo
     """
     offset, matrix = _relative(p, q.loc, q.scale_tril)
     rate, unit = 1 - alpha, torch.eye(matrix.shape[-1]).to(matrix)
+    # A = I + (1 - alpha) (M M' - I).
     excess = matrix @ matrix.mT - unit
     eigenvalues = torch.linalg.eigvalsh(excess)
     definite = (rate * eigenvalues > -1).all(-1, keepdim=True)
@@ -521,15 +533,16 @@ def _integral_at_nodes(p: Any, q: Any, integrand: _Integrand, nested: bool, eps:
     """Integrate over p's support at the nodes of p's quadrature rule."""
     nodes, weights = _rule(p)
     at = _Logs.at(p, q, nodes)
-    found = weighted_sum(weights * torch.exp(-at.p), integrand(at))
+    # Weights of expectations under p, divided by p, are weights of integrals.
+    integral = weighted_sum(weights * torch.exp(-at.p), integrand(at))
     if not nested:
-        return found
+        return integral
     if all(isinstance(x, MultivariateBetaGaussian) for x in (p, q)):
-        return torch.where(_is_inside(p, q, eps), found, math.inf)
+        return torch.where(_is_inside(p, q, eps), integral, math.inf)
     missed = torch.where(at.in_p & ~at.in_q, weights.abs(), 0.0).sum(0) > _MISSED
     step = _FAR * p.variance.sqrt()
     far = _Logs.at(p, q, torch.stack([p.mean - step, p.mean + step]))
-    return torch.where(missed | (far.in_p & ~far.in_q).any(0), math.inf, found)
+    return torch.where(missed | (far.in_p & ~far.in_q).any(0), math.inf, integral)
 
 
 def _rule(p: Any) -> tuple[Tensor, Tensor]:
@@ -552,7 +565,7 @@ def _rule(p: Any) -> tuple[Tensor, Tensor]:
 
 
 def _ball_rule(p: MultivariateBetaGaussian) -> tuple[Tensor, Tensor]:
-    """Return a rule whose radii resolve a logarithm at the edge of the support."""
+    """Return nodes (Q, *batch, D) and weights (Q, *batch) that resolve a logarithm at the edge."""
     m, dim = p.generator.m, p.event_shape[0]
     # A sharp density has all but a rounding error of its mass inside a smaller radius.
     reach = (-torch.expm1(-(40 + dim) / m.detach().clamp_min(1e-30))).sqrt().unsqueeze(0)
@@ -561,10 +574,10 @@ def _ball_rule(p: MultivariateBetaGaussian) -> tuple[Tensor, Tensor]:
     log_density = m * torch.log1p(-radii.square()) + (dim - 1) * radii.log()
     weights = rule * torch.exp(log_density - log_density.detach().amax(0))
     weights = weights / weights.sum(0)
-    directions, shares = direction_rule(dim, _ORDERS.get(dim, 64), m)
+    directions, direction_weights = direction_rule(dim, _ORDERS.get(dim, 64), m)
     steps = (directions @ p.scale_tril.mT).movedim(-2, 0)
     nodes = p.loc + radii[:, None, ..., None] * steps
-    weights = weights[:, None] * shares.reshape(-1, *(1,) * m.dim())
+    weights = weights[:, None] * direction_weights.reshape(-1, *(1,) * m.dim())
     return nodes.flatten(0, 1), weights.flatten(0, 1)
 
 
@@ -591,15 +604,18 @@ def _is_inside(p: Any, q: Any, eps: float, size: float = 1.0) -> Tensor:
     squares, vectors = torch.linalg.eigh(matrix @ matrix.mT)
     squares = squares.clamp_min(0)
     along = (vectors.mT @ offset.unsqueeze(-1)).squeeze(-1)
-    shares = squares * along.square()
+    products = squares * along.square()
 
+    # lambda is sigma_1^2 plus a gap, where the derivative 1 - sum_k s_k / (gap + below_k)^2 is 0,
+    # with s_k = sigma_k^2 d_k^2. At a gap of sigma_1 |d| no term exceeds (d_k / |d|)^2.
     top = squares.amax(-1, keepdim=True)
     below = top - squares
 
     def terms(gap: Tensor, power: int) -> Tensor:
-        return torch.where(shares > 0, shares / (gap + below) ** power, 0.0).sum(-1, keepdim=True)
+        ratios = torch.where(products > 0, products / (gap + below) ** power, 0.0)
+        return ratios.sum(-1, keepdim=True)
 
-    reach = top.sqrt() * torch.linalg.vector_norm(along, dim=-1, keepdim=True)
-    gap = increasing_root(lambda x: 1 - terms(x, 2), torch.zeros_like(reach), reach)
+    upper = top.sqrt() * torch.linalg.vector_norm(along, dim=-1, keepdim=True)
+    gap = increasing_root(lambda x: 1 - terms(x, 2), torch.zeros_like(upper), upper)
     largest = (top + gap + terms(gap, 1)).squeeze(-1) + along.square().sum(-1)
     return largest <= 1 + slack

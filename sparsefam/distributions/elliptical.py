@@ -44,7 +44,8 @@ _LARGEST_ORDER = 1200
 def _lower_factor(rows: Tensor) -> Tensor:
     """Return the Cholesky factor (*batch, k, k) of rows rows' for rows (*batch, k, D).
 
-    The QR decomposition keeps the accuracy that the product would halve.
+    With rows' = Q R it is R', up to the signs of its columns. This keeps the accuracy that the
+    product rows rows' would halve.
     """
     _, upper = torch.linalg.qr(rows.mT)
     sign = torch.where(upper.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(upper.dtype)
@@ -161,6 +162,7 @@ class EllipticalDistribution(StandardizedDistribution):
         raise NotImplementedError
 
     def _log_det(self) -> Tensor:
+        """Return log|L| (*batch)."""
         return self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
     def _mapped(self, function: Callable[[Tensor], Tensor], vectors: Tensor) -> Tensor:
@@ -177,9 +179,10 @@ class EllipticalDistribution(StandardizedDistribution):
         return function(columns).movedim(-1, 0).reshape(vectors.shape)
 
     def _standardize(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Return |u|^2, 0 off the support, and which values are inside."""
+        """Return |u|^2 (*sample, *batch), 0 off the support, and which values are inside."""
         offset = value - self.loc
-        # Points outside the bounding box might overflow.
+        # |(L u)_i| is at most the sum of row i of |L| if |u| <= 1. Points outside this bounding box
+        # might overflow. The edge is 1 or infinite, and so is its square.
         box = self.generator.edge * self.scale_tril.abs().sum(-1)
         near = (torch.isfinite(offset) & (offset.abs() <= box)).all(-1)
         u = self._mapped(
@@ -354,7 +357,8 @@ class EllipticalDistribution(StandardizedDistribution):
             .sum(1)
             for more in (0, 2)
         )
-        # Replicates share their radii, whose error their spread does not show.
+        # The integral is the sum of R replicates r_i, the mean of all R r_i: its standard error is
+        # std(R r_i)/sqrt(R). Replicates share their radii, whose error their spread does not show.
         return math.sqrt(REPLICATES) * rough.std(0) + (fine - rough).sum(0).abs()
 
     def _covariance(self, phi: Basis, psi: Basis) -> Tensor:
@@ -454,6 +458,7 @@ class MultivariateBetaGaussian(EllipticalDistribution):
     def sigma_tril(self) -> Tensor:
         r"""Lower factor of $\Sigma$ (*batch, D, D); 0 or inf at alpha = inf."""
         factor = self.generator.inverse_radius(self._log_det())[..., None, None]
+        # Zeros of the triangle stay zero where the factor is infinite.
         zero = (self.scale_tril == 0) & factor.isinf()
         return torch.where(zero, 0.0, self.scale_tril * factor)
 
@@ -471,6 +476,7 @@ class MultivariateBetaGaussian(EllipticalDistribution):
     def _of_coordinates(
         self, loc: Tensor, scale_tril: Tensor, lost: int
     ) -> "MultivariateBetaGaussian":
+        # Integrating (1 - |u|^2)^m over a coordinate raises the exponent by 1/2.
         alpha: Tensor | float = self.alpha
         if self._fixed_exponent is not None:
             alpha = alpha_of(self._fixed_exponent + lost / 2)

@@ -41,7 +41,8 @@ __all__ = ["KernelDeformedExp", "KernelDistribution", "KernelExp"]
 
 # How large the integrand times the distance may be at an end of the mesh, relative to a moment.
 _LEFT = 1e-4
-# Steps of the search for a mode, and the ratio of one's distance between neighbors to the last's.
+# Steps of the search for a mode, and the factor by which each narrows its grid: above 1/2, so that
+# the grid extends to the neighbors of the best location. All steps together narrow it to 1e-9.
 _STEPS, _SHRINKAGE = 40, 0.6
 
 
@@ -139,6 +140,7 @@ class KernelDistribution(Univariate):
 
     def _map(self, change: Callable[[Any, Size], Any], batch_shape: Size) -> Self:
         new, features = super()._map(change, batch_shape), self.features
+        # The same change of row numbers tells which rows of the solution belong to the new batch.
         rows = torch.arange(self.batch_shape.numel(), device=self.weights.device)
         rows = change(rows.reshape(self.batch_shape), Size()).reshape(-1)
         if features.batch:
@@ -182,11 +184,12 @@ class KernelDistribution(Univariate):
     @property
     def log_normalizer(self) -> Tensor:
         r"""$A_\alpha$ in $p = \exp_{2-\alpha}(score - A_\alpha)$ relative to the base (*batch)."""
+        # 1 + (alpha - 1) (score - A_alpha) = p^(alpha - 1) = Z^(1 - alpha) [1 + eps (f - A)].
         return self._log_mass + self._score_factor * self._solution.batched(self._solution.A)
 
     @property
     def _log_mass(self) -> Tensor:
-        """The deformed logarithm of Z (*batch): A of the score 0."""
+        r"""The deformed logarithm $(1 - Z^{1-\alpha})/(\alpha - 1)$ of Z (*batch)."""
         log_mass = self._solution.Z.log().reshape(self.batch_shape)
         deformed = log_mass * expm1_ratio(-(self.alpha - 1) * log_mass)
         return deformed.to(self.weights.dtype)
@@ -233,15 +236,17 @@ class KernelDistribution(Univariate):
 
         The combinations are evaluated at the nodes, unless there are fewer densities for each.
         """
-        (size, width), count = coefficients.shape[-2:], self.batch_shape[-1]
+        (functions, columns), count = coefficients.shape[-2:], self.batch_shape[-1]
         mesh = self.mesh.for_basis(psi)
         values, nodes = self._values_of(psi, mesh), len(mesh.nodes)
         dtype = torch.promote_types(self._dtype_with(psi), coefficients.dtype)
-        # Of the two orders of the product the one with fewer operations; an exported graph, which
-        # serves any number of densities, has one order only.
-        fixed = not exported()
-        if fixed and nodes * width * (size + count) > count * size * (nodes + width):
-            return self._solution.means(values, mesh).to(dtype) @ coefficients.to(dtype)
+        # Of the two orders of the product, weights (values C) and (weights values) C, the one with
+        # fewer operations. An exported graph, for any number of densities, has the first only.
+        if not exported():
+            combined = nodes * columns * (functions + count)
+            separate = count * functions * (nodes + columns)
+            if combined > separate:
+                return self._solution.means(values, mesh).to(dtype) @ coefficients.to(dtype)
         return self._solution.combined_means(values @ coefficients.to(values), mesh).to(dtype)
 
     def _values_of(self, psi: Basis, mesh: KernelMesh) -> Tensor:
@@ -296,7 +301,8 @@ class KernelDistribution(Univariate):
             total = ((coordinates - center).abs() ** order) @ weights
             t, lengths = (x.flatten()[open_ends] for x in mesh.axes[axis].rule())
             last = torch.stack([weights[coordinates == end].sum(0).abs() for end in t], -1)
-            # Beyond t an integrand g that falls as |t|^(-1 - a) has the integral |t| g(t)/a.
+            # Beyond t an integrand g that falls as |t|^(-1 - a) has the integral |t| g(t)/a; here a
+            # is taken for 1. Weights over lengths are the marginal density at the outermost nodes.
             tail_bound = (last / lengths) @ ((t - center).abs() ** (order + 1))
             rule = f"so light in its tails that the moment of order {order} exists, within reach"
             require(tail_bound <= _LEFT * total, "base", rule, base.factors[axis])
@@ -322,7 +328,8 @@ class KernelDistribution(Univariate):
 
     def tsallis_entropy(self) -> Tensor:
         r"""Return $-\Omega_\alpha(p)$ relative to the base (*batch)."""
-        # (1 - int p^alpha)/(alpha (alpha - 1)), and p^(alpha - 1) = 1 + (alpha - 1)(score - A).
+        # (1 - int p^alpha)/(alpha (alpha - 1)), with p^(alpha - 1) = 1 + (alpha - 1)(score - A'),
+        # is E[A' - score]/alpha. A' is `log_normalizer`: score - A' = factor (f - A) - log mass.
         s = self._solution
         mean = sum_nodes(s.weights_on(s.mesh) * s.offsets_on(s.mesh))
         return (self._log_mass - self._score_factor * s.batched(mean)) / self.alpha
@@ -370,7 +377,10 @@ class KernelDistribution(Univariate):
         return replace(power, ratio=power.ratio * float(beta))
 
     def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
-        r"""Return the $\beta$-covariance of two bases relative to the base (*batch, M, N)."""
+        r"""Return the $\beta$-covariance of two bases relative to the base (*batch, M, N).
+
+        It is $\int p^\beta (\phi - \tilde E\phi)(\psi - \tilde E\psi)'$ with means of the escort.
+        """
         s, mesh = self._solution, self.mesh.for_basis(phi).for_basis(psi)
         if _is_one(beta):
             nodal = s.weights_on(mesh)
@@ -379,7 +389,7 @@ class KernelDistribution(Univariate):
             exponent = 2 - self.alpha.reshape(-1) if beta is None else float(beta)
             if beta is not None or mesh is not s.mesh:
                 nodal, _ = integrals(s.offsets_on(mesh), s.measure_on(mesh), power)
-            # p^beta = Z^-beta v^beta.
+            # p^beta = Z^-beta v^beta for p = v / Z, and the weights are those of v^beta.
             nodal = nodal * torch.exp(-exponent * s.Z.log())
         weights = nodal.flatten(0, 1).T.double()
         f, g = (self._values_of(basis, mesh).double() for basis in (phi, psi))
@@ -660,7 +670,8 @@ class KernelDeformedExp(KernelDistribution):
         mass = self._solution.batched(sum_nodes(self._solution.weights_on(mesh)))
         require(mass > 0, "region", "where each density has mass", mass)
         alpha = self.alpha if isinstance(eps, Tensor) else 1 + eps
-        # p^(alpha - 1) is linear in the score, relative to the base.
+        # Relative to the base p^(alpha - 1) is linear in the score: dividing p by a mass multiplies
+        # the slope by mass^(1 - alpha), and A_alpha adapts.
         factor = self._score_factor * mass ** (1 - self.alpha)
         score = self._with_weights(factor.unsqueeze(-1) * self.weights)
         return KernelDeformedExp.from_score(
@@ -686,6 +697,7 @@ class KernelEscort(KernelDistribution):
 
     def __init__(self, parent: KernelDistribution, power: Power) -> None:
         self._parent = parent
+        # A power with exponent k is a prediction map at the alpha with k = 1/(alpha - 1).
         alpha = 1 + 1 / torch.as_tensor(power.exponent, dtype=parent.weights.dtype)
         is_batch = isinstance(power.eps, Tensor)
         escort_alpha = alpha.reshape(parent.batch_shape) if is_batch else alpha.item()

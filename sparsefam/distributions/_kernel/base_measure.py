@@ -131,13 +131,22 @@ class BaseMeasure:
         return low, high
 
     def _end(self, axis: int, steps: Tensor, growth: Callable[[Tensor], Tensor]) -> float:
-        """Return the location beyond which the tail is negligible."""
+        """Return the location beyond which a tail is negligible.
+
+        Args:
+            axis: The factor.
+            steps: Distances from its center (n,), of one sign and increasing size.
+            growth: As for `negligible_beyond`.
+        """
         t = self.center(axis) + steps
         log = self.log_factor(axis, t)
+        # Tails are taken to fall: the log densities that are large enough come first.
         count = int((log > _LEAST_LOG).sum())
-        log, distance, power = log[:count], steps[:count].abs(), growth(t[:count])
+        log, distance, bound = log[:count], steps[:count].abs(), growth(t[:count])
         # Where a tail falls faster than 1/t, density times distance bounds the order of its mass.
-        heavy = (log + (power - power[:1]).clamp_min(0) + distance.log() >= self._tail).nonzero()
+        # A constant factor cancels in a normalized density: growth counts from the center.
+        rise = (bound - bound[:1]).clamp_min(0)
+        heavy = (log + rise + distance.log() >= self._tail).nonzero()
         last = int(heavy[-1]) + 1 if len(heavy) else 0
         if last == count:
             raise ValueError(
@@ -163,6 +172,7 @@ class BaseMeasure:
         return _inner_location(self.factors[axis])
 
     def _scale(self, axis: int) -> Tensor:
+        """Return the unit of length of a factor: a finite standard deviation, its `scale`, or 1."""
         factor = self.factors[axis]
         try:
             deviation = factor.stddev
@@ -186,6 +196,11 @@ def _inner_location(factor: Distribution) -> Tensor:
 
 
 def _factors(base: Base, dim: int) -> list[Distribution]:
+    """Return the univariate distributions whose product a base is, one for each axis.
+
+    Raises:
+        ValueError: A base of another kind, with a batch, or with another number of factors.
+    """
     if base is None:
         base = Uniform(0.0, 1.0, validate_args=False)
         return [base] * dim

@@ -37,7 +37,7 @@ class Line:
 
     @property
     def _ends(self) -> tuple[Tensor, Tensor]:
-        """The ends of the mesh."""
+        """The first and the last break of the mesh, tensors without axes."""
         breaks = self.solution.mesh.axes[0].breaks.to(self.solution.weights)
         return breaks[0], breaks[-1]
 
@@ -49,13 +49,15 @@ class Line:
         s = self.solution
         if not s.batch.numel():
             return s.weights.new_empty(*s.batch, 1, 2)
-        x = s.offsets_on(s.mesh)
+        offsets = s.offsets_on(s.mesh)
         # On a subinterval 1 + eps (f - A) is a polynomial, whose roots are ends of the support.
-        inside = torch.ones_like(x) if s.power.is_exponential else s.power.inside(x)
+        inside = torch.ones_like(offsets) if s.power.is_exponential else s.power.inside(offsets)
         inside = inside.flatten(1)
         lower, upper = pieces_by_column(positive_pieces(inside), inside.shape[1])
         breaks = s.mesh.axes[0].breaks.to(lower)
         shape = (len(lower), len(breaks) - 1, -1)
+        # Ends in [-1, 1] of pieces, (R, G, pieces). A piece counts if it has a length, on a
+        # subinterval where the base has mass.
         lower, upper = (end.reshape(shape).permute(2, 1, 0) for end in (lower, upper))
         alive = (upper > lower) & (s.mesh.measure > 0).any(0).unsqueeze(-1)
         low, high = breaks[:-1].unsqueeze(-1), breaks[1:].unsqueeze(-1)
@@ -75,7 +77,11 @@ class Line:
         return self.tail(value, torch.zeros_like(value, dtype=torch.bool))
 
     def tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        """Return the mass below values (*S, *batch), or above them where `upper`."""
+        """Return the mass below values (*S, *batch), or above them where `upper`.
+
+        It is a sum over whole subintervals, plus the integral from the end of the subinterval of
+        the value up to the value.
+        """
         s = self.solution
         value, upper = torch.broadcast_tensors(value, upper)
         upper = upper.expand(broadcast_shapes(value.shape, s.batch))
@@ -112,15 +118,20 @@ class Line:
             density = self._density(value.detach()).detach()
             density = torch.where(upper, -density, density)
             mass = differentiable_once(mass + (value - value.detach()) * density)
+        # All of the mass is above values before the mesh, and below values after it.
         outside = ((value <= first) == upper).to(mass.dtype)
         mass = torch.where((value <= first) | (value >= last), outside, mass)
         return mass.clamp(0, 1)
 
     def _density(self, t: Tensor) -> Tensor:
+        """Return the densities at locations (*S, *batch), in the same shape."""
         return self.solution.log_density(t.unsqueeze(-1)).exp()
 
     def _cell_values(self, cell: Tensor) -> tuple[Tensor, Tensor, Power]:
-        """Return f - A (m, n), measure (m, n) and power of subintervals (*S, *batch)."""
+        """Return f - A (m, n), measure (m, n) and power of n subintervals (*S, *batch).
+
+        `cell` has the index of a subinterval for each density, repeated for each sample.
+        """
         s = self.solution
         offsets = s.offsets_on(s.mesh)
         row = torch.arange(offsets.shape[-1], device=cell.device).reshape(s.batch)
@@ -163,7 +174,7 @@ class Line:
         above = (above / above[..., -1:]).expand(*level.shape, -1).contiguous()
         index = torch.searchsorted(above, level.unsqueeze(-1).contiguous())
         index = index.clamp_max(masses.shape[-1] - 1)
-        last, cell_masses = (
+        cell_top, cell_mass = (
             x.expand(*level.shape, -1).gather(-1, index).squeeze(-1) for x in (above, masses)
         )
         cell = index.squeeze(-1)
@@ -172,7 +183,9 @@ class Line:
         density = measure / lengths.to(measure).T[:, cell.reshape(-1)]
         breaks = s.mesh.axes[0].breaks.to(level)
         low, high = breaks[cell], breaks[cell + 1]
-        mass = (cell_masses - (last - level)).clamp_min(0) * s.Z.reshape(s.batch)
+        # The mass from the start of the subinterval up to the quantile, times Z. Over [-1, 1]
+        # integrals are 2 / (high - low) times as large as over the subinterval.
+        mass = (cell_mass - (cell_top - level)).clamp_min(0) * s.Z.reshape(s.batch)
         y = power_quantiles(x, density, power, (mass * 2 / (high - low)).reshape(-1))
         t = torch.lerp(low, high, (1 + y.reshape(level.shape)) / 2).to(given.dtype)
         # Rounding may have moved t off the support, to whose nearest location it is moved back.
@@ -193,10 +206,12 @@ class Line:
         return self._tabled_quantiles(level.flatten(0, len(shape) - 1)).reshape(whole)
 
     def _tabled_quantiles(self, level: Tensor) -> Tensor:
-        """Return quantiles (n, *batch) by cubic Hermite interpolation, or exactly where it is off.
+        """Return quantiles of levels (n, *batch) by cubic Hermite interpolation in a table.
 
-        The slope of a quantile function is 1/p.
+        They are computed where it is off in the middle of their bracket. The slope of a quantile
+        function is 1/p; where it is infinite no bracket counts as close.
         """
+        # Knots of even numbers are ends of brackets, the others are their middles.
         count = 2 * _BRACKETS + 1
         knots = torch.linspace(0, 1, count, dtype=level.dtype, device=level.device)
         knots = knots.reshape(-1, *(1,) * (level.dim() - 1)).expand(-1, *level.shape[1:])
@@ -204,7 +219,8 @@ class Line:
         first, last, middle = t[:-1:2], t[2::2], t[1::2]
         start, end = (1 / (_BRACKETS * self._density(side)) for side in (first, last))
         rise = last - first
-        # The cubic at the middle of a bracket, against the quantile there.
+        # At a fraction u of the bracket the cubic is first + start u + (3 rise - 2 start - end) u^2
+        # + (start + end - 2 rise) u^3. At u = 1/2 it is compared with the quantile there.
         error = (first + rise / 2 + (start - end) / 8 - middle).abs()
         close = error <= _TABLE_ERROR[t.dtype] * (t[-1] - t[0])
         bracket = (level * _BRACKETS).long().clamp_max(_BRACKETS - 1)

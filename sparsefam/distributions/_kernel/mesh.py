@@ -28,7 +28,7 @@ __all__ = ["MOST_NODES", "KernelMesh", "dtype_of", "require_inside"]
 MOST_NODES = 2**18
 # Fractions of the tolerance for the error of a score, and for the mass that a rule misses.
 _SCORE_SHARE, _MASS_SHARE = 0.2, 0.05
-# Units of rounding by which a polynomial in floating point may differ from itself.
+# Interpolation errors up to so many units of rounding of the largest value are not due to a mesh.
 _ROUNDING = 100
 # Least number of nodes along each axis: edges are resolved along the last axis only.
 _LEAST_NODES = {1: 1, 2: 128, 3: 32}
@@ -40,8 +40,9 @@ _OVERLAP = 48.0
 _COMPARED, _SAME = 16, 1e-6
 # The largest number of steps, and of steps without progress after which errors are rounding.
 _MOST_STEPS, _PATIENCE = 24, 4
-# The ratio of subintervals toward an end at which the log density of the base is infinite.
-_GRADES = 0.25
+# The ratio of successive cuts toward an end at which the log density of the base is infinite, and
+# their number: 0.25^24 is 4e-15, near the rounding of float64.
+_GRADES, _GRADED = 0.25, 24
 # The ratio of an error to its bound below which an error that does not fall is rounding.
 _ROUGH = 1e4
 
@@ -92,15 +93,16 @@ class KernelMesh:
             )
         nodes, weights = product_rule(axes)
         order = axes[-1].order
-        # Sums over a subinterval are sums over the first axis: nodes (m, G).
+        # A subinterval has m successive nodes, at different locations on the last axis only. With
+        # nodes (m, G) sums over subintervals are sums over the first axis.
         nodes = nodes.reshape(-1, order, len(axes)).transpose(0, 1).flatten(0, 1)
         measure = weights.reshape(-1, order).T * base.log_density(nodes).exp().reshape(order, -1)
         return cls(tuple(axes), nodes, measure, base, tolerance, None)
 
     def with_matrix_of(self, features: FeatureMap) -> "KernelMesh":
         """Return the mesh with functions at its nodes, unless they are learned."""
-        # Where the sum of functions is many times the largest one, they are nearly dependent, and
-        # weights of opposite signs cancel.
+        # Where the sum of the sizes of functions is many times the largest one, they overlap so
+        # much that they are nearly dependent, and weights of opposite signs cancel.
         matrix = features.at(self.nodes)
         sizes = [(x.abs().sum(-2).amax(), x.abs().amax()) for x in matrix.split(_CHUNK, -1)]
         sums, largest = (torch.stack(x).amax() for x in zip(*sizes, strict=True))
@@ -108,7 +110,7 @@ class KernelMesh:
         return replace(self, matrix=kept, is_wide=bool(sums > _OVERLAP * largest))
 
     def __getstate__(self) -> dict[str, Any]:
-        # It is most of a fitted model, and follows from the functions.
+        # The matrix would be most of a saved model, and follows from the functions.
         return self.__dict__ | {"matrix": None}
 
     def to(self, device: torch.device) -> "KernelMesh":
@@ -150,14 +152,14 @@ class KernelMesh:
         """Return whether functions have the values that the mesh keeps, compared at a few nodes."""
         if self.matrix is None:
             return True
-        # At its own point a function is seldom zero.
-        few = features.points.reshape(-1, features.dim)
-        few = few[:: 1 + len(few) // _COMPARED].unsqueeze(1)
-        nearest = (self.nodes - few).abs().sum(-1).argmin(-1)
-        values, kept = features.at(self.nodes[nearest]), self.matrix[..., nearest]
-        if values.shape != kept.shape:
+        # Functions are compared at the nodes next to points of some of them, where few are zero.
+        points = features.points.reshape(-1, features.dim)
+        points = points[:: 1 + len(points) // _COMPARED].unsqueeze(1)
+        nearest = (self.nodes - points).abs().sum(-1).argmin(-1)
+        values, stored = features.at(self.nodes[nearest]), self.matrix[..., nearest]
+        if values.shape != stored.shape:
             return False
-        return bool(((values - kept).abs() <= _SAME * kept.abs().amax()).all())
+        return bool(((values - stored).abs() <= _SAME * stored.abs().amax()).all())
 
     def graded(self) -> "KernelMesh":
         """Return the mesh with cuts toward ends at which the base's log density is infinite.
@@ -170,9 +172,9 @@ class KernelMesh:
         axes = []
         for axis, (below, above) in zip(self.axes, self.base.poles, strict=True):
             breaks = axis.breaks
-            ratios = _GRADES ** torch.arange(1, 25).to(breaks)
-            lower = breaks[0] + (breaks[1] - breaks[0]) * ratios[: 24 * below]
-            upper = breaks[-1] - (breaks[-1] - breaks[-2]) * ratios[: 24 * above]
+            ratios = _GRADES ** torch.arange(1, _GRADED + 1).to(breaks)
+            lower = breaks[0] + (breaks[1] - breaks[0]) * ratios[: _GRADED * below]
+            upper = breaks[-1] - (breaks[-1] - breaks[-2]) * ratios[: _GRADED * above]
             axes.append(axis.cut(torch.cat([lower, upper])))
         if math.prod(axis.size for axis in axes) > MOST_NODES:
             return self
@@ -216,16 +218,23 @@ class KernelMesh:
         return self._along(_refined(axis, partial(self._mass_errors, scores)) if peaked else axis)
 
     def _along(self, axis: ChebyshevMesh) -> "KernelMesh":
+        """Return the mesh of numbers with another axis; itself if the axis is the same."""
         if axis.order == self.axes[0].order and torch.equal(axis.breaks, self.axes[0].breaks):
             return self
         mesh = KernelMesh.of_axes([axis], self.base, self.tolerance)
         return replace(mesh, is_wide=self.is_wide)
 
     def _mass_errors(self, scores: Columns, axis: ChebyshevMesh) -> Tensor:
-        """Return errors (P,) of the mass of exponentials, over the allowed ones."""
+        """Return the error of the integral of e^f on each subinterval (P,), over the allowed one.
+
+        Args:
+            scores: The scores f, from locations (q,) to (R, q). The largest error of all counts.
+            axis: The mesh.
+        """
         nodes, values = axis.rule()[0].flatten(), scores(axis.rule()[0].flatten())
+        # The largest value of e^f is scaled to 1, which changes no relative error.
         top = values.amax(-1, keepdim=True)
-        # The effect of rounding of locations, and of the score itself, on a mass.
+        # Rounding a location t changes e^f by eps |t f'(t)|, and rounding f by eps |f|, relatively.
         steep = (values.diff().abs() / nodes.diff()).amax(-1, True) * nodes.abs().amax()
         rounding = torch.finfo(nodes.dtype).eps * (steep + values.abs().amax(-1, True))
 
@@ -315,7 +324,13 @@ def _find_axis(
 
 
 def _refined(axis: ChebyshevMesh, excess: Callable[[ChebyshevMesh], Tensor]) -> ChebyshevMesh:
-    """Refine until no error exceeds its bound, or rounding stops it."""
+    """Refine a mesh until no error exceeds its bound, or rounding stops it.
+
+    Args:
+        axis: The mesh at first.
+        excess: From a mesh to the errors on its subintervals (P,), over their bounds.
+    """
+    # While errors are above `_ROUGH`, the mesh is far too coarse for steps to show progress.
     best, wasted = _ROUGH, 0
     for _ in range(_MOST_STEPS):
         errors = excess(axis)

@@ -30,11 +30,11 @@ __all__ = ["Solution", "find_mesh", "solve"]
 _TOLERANCE = {1: (1e-5, 1e-11), 2: (1e-5, 1e-7), 3: (1e-3, 1e-4)}
 # Errors of functions over the rounding errors of coordinates that cause them.
 _ROUNDING = 256
-# The tolerance for numbers in float32 where large weights of wide kernels cancel: few nodes do.
+# The tolerance for numbers in float32 where large weights of wide kernels cancel, at few nodes.
 _OF_WIDE = 1e-6
 # Below this alpha densities are so much more peaked than scores that the mesh must resolve them.
 _PEAKED = 1.2
-# Rows for which a given mesh is refined.
+# For at most so many densities, with the widest ranges of scores, a given mesh is refined.
 _SHARPEST = 32
 # A score may be larger than those that the mesh is made for by this factor.
 _MARGIN = 4.0
@@ -87,7 +87,7 @@ class Solution:
         return replace(self, features=self.features.detach(), power=self.power.detach(), **tensors)
 
     def with_power(self, power: Power) -> "Solution":
-        """Return the densities of another power of 1 + eps (f - A)."""
+        """Return the densities of another power of 1 + eps (f - A), with A as it is and a new Z."""
         nodal, escort = integrals(self.scores - self.A, self.measure_on(self.mesh), power)
         return replace(self, power=power, nodal=nodal, escort=escort, Z=sum_nodes(nodal))
 
@@ -164,6 +164,7 @@ class Solution:
 
 
 def _with_ones(values: Tensor) -> Tensor:
+    """Append the constant function 1 to functions with values (..., N): (..., N + 1)."""
     return torch.cat([values, values.new_ones(*values.shape[:-1], 1)], -1)
 
 
@@ -261,9 +262,16 @@ def find_mesh(
 
 
 def _attainable(tolerance: float, points: Tensor) -> float:
-    """Return a tolerance of functions, at least their error by rounding of coordinates (n, D)."""
+    """Return the tolerance, or the error that rounding of coordinates causes if that is larger.
+
+    Args:
+        tolerance: Relative error of functions between nodes.
+        points: Points of the functions (n, D), over whose range functions are taken to vary.
+    """
     points = points.detach().double()
     span = (points.amax(0) - points.amin(0)).clamp_min(torch.finfo(points.dtype).tiny)
+    # Rounding a coordinate t moves it by eps |t| / span of the range of the points. Points that
+    # coincide have no range, and the tolerance stays.
     far = float((points.abs().amax(0) / span).amax())
     rounding = _ROUNDING * torch.finfo(points.dtype).eps * far
     return max(tolerance, rounding) if rounding < 1 else tolerance
@@ -288,8 +296,11 @@ def _refined(
     nodes = mesh.axes[0].rule()[0].flatten()
 
     def exact(t: Tensor) -> Tensor:
+        """Return scores (rows, q) at locations (q,), float64; at the nodes from the matrix."""
         if mesh.matrix is None or features.batch or not torch.equal(t, nodes):
             return _exact_scores(weights, features, t, rows)
+        # The matrix has the first node of every subinterval before the second of any; `t` has all
+        # nodes of a subinterval in succession.
         matrix: Tensor = mesh.matrix.unflatten(-1, mesh.measure.shape).mT.flatten(-2)
         return flat_weights[rows].double() @ matrix
 
@@ -335,7 +346,7 @@ def _scores_at_nodes(
     scores = _scores_in(dtype, weights, features, mesh, exponential)
     if dtype == torch.float64 or not scores.numel() or not values_are_readable(scores.detach()):
         return scores
-    # Contiguous in memory.
+    # In the order in which `_scores_in` leaves them in memory, which is the fastest to read.
     low, high = (scores.detach().movedim(-1, 0) if exponential else scores.detach()).aminmax()
     if float(torch.maximum(-low, high)) > _LARGE:
         scores = _scores_in(torch.float64, weights, features, mesh, exponential)
@@ -370,7 +381,8 @@ def _by_softmax(scores: Tensor, measure: Tensor, power: Power, weights: Tensor) 
     by_row, log_measure = scores.flatten(0, 1).T, measure.flatten().log()
     top = by_row.detach().amax(-1)
     _require_digits(top, weights)
-    # Logarithms of at most 0 leave scores their digits.
+    # A factor of the measure cancels in a softmax. With a largest measure of 1 its logarithm does
+    # not round the scores where it is largest.
     nodal = torch.softmax(by_row + (log_measure - log_measure.amax()), -1)
     nodal = nodal.T.reshape(scores.shape)
     return None, torch.ones_like(top), nodal, nodal

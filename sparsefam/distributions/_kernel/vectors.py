@@ -32,7 +32,7 @@ def draw_vectors(s: Solution, sample_shape: Size) -> Tensor:
     rows, dim = len(log_bound), len(ends)
     count = sample_shape.numel() * rows
     row = torch.arange(count, device=log_bound.device) % max(rows, 1)
-    above = _distribution(log_bound + log_volume)
+    cdf = _distribution(log_bound + log_volume)
     draws = s.weights.new_empty(count, dim)
     waiting, proposals = torch.arange(count, device=row.device), 0
     room = max(1, _ELEMENTS // s.features.points.shape[:-1].numel())
@@ -45,24 +45,26 @@ def draw_vectors(s: Solution, sample_shape: Size) -> Tensor:
             )
         tried, postponed = waiting[:room], waiting[room:]
         proposals += len(tried)
-        at = row[tried]
-        # Cells by their masses under the bound, then uniform locations in them.
-        level = at + torch.rand(at.shape, dtype=torch.float64, device=at.device)
-        cell = torch.searchsorted(above, level, right=True)
-        cell = torch.minimum(cell, (at + 1) * log_bound.shape[1] - 1) % log_bound.shape[1]
+        tried_row = row[tried]
+        # Cells by their masses under the bound, then uniform locations in them. A level that is
+        # rounded up to the next row belongs to the last cell of its own row.
+        level = tried_row + torch.rand(tried_row.shape, dtype=torch.float64, device=row.device)
+        cell = torch.searchsorted(cdf, level, right=True)
+        cell = torch.minimum(cell, (tried_row + 1) * log_bound.shape[1] - 1) % log_bound.shape[1]
         indices = torch.unravel_index(cell, [len(end) - 1 for end in ends])
-        fraction = torch.rand(len(at), dim, dtype=torch.float64, device=at.device)
+        fraction = torch.rand(len(tried), dim, dtype=torch.float64, device=row.device)
         axes = zip(ends, indices, fraction.T, strict=True)
         t = torch.stack([torch.lerp(e[i], e[i + 1], x) for e, i, x in axes], -1).to(s.weights)
-        excess = _log_density(s, t, at) - log_bound[at, cell]
+        excess = _log_density(s, t, tried_row) - log_bound[tried_row, cell]
         over = excess > 0
         if over.any():
-            # Raise the bounds, and draw all of these densities' vectors anew.
-            exceeded = (at[over], cell[over])
+            # Under a bound that is too low, too few vectors of its cell were accepted: raise the
+            # bound, and draw all vectors of the density anew.
+            exceeded = (tried_row[over], cell[over])
             bound = log_bound[exceeded]
             log_bound[exceeded] = torch.maximum(bound + 2 * excess[over], bound)
-            above = _distribution(log_bound + log_volume)
-            again = torch.isin(row, at[over]).index_fill(0, waiting, True)
+            cdf = _distribution(log_bound + log_volume)
+            again = torch.isin(row, tried_row[over]).index_fill(0, waiting, True)
             waiting = again.nonzero().squeeze(-1)
             continue
         # With the probability of density over bound.
@@ -73,16 +75,20 @@ def draw_vectors(s: Solution, sample_shape: Size) -> Tensor:
 
 
 def _distribution(log_mass: Tensor) -> Tensor:
-    """Return row r's distribution function over cells, plus r, flat (R Q,): increasing."""
-    above = torch.softmax(log_mass, -1).cumsum(-1)
-    above = above / above[:, -1:]
-    return (above + torch.arange(len(above), device=above.device).unsqueeze(-1)).flatten()
+    """Return the distribution functions of rows over cells, (R, Q), as one of R Q cells.
+
+    Row r increases from r to r + 1, so that one search finds the cells of draws from all rows.
+    """
+    cdf = torch.softmax(log_mass, -1).cumsum(-1)
+    cdf = cdf / cdf[:, -1:]
+    return (cdf + torch.arange(len(cdf), device=cdf.device).unsqueeze(-1)).flatten()
 
 
 def _log_density(s: Solution, t: Tensor, row: Tensor) -> Tensor:
-    """Return the log density times Z of some rows (n,) at locations (n, D)."""
+    """Return log(p Z) of densities of some rows (n,), each at one of the locations (n, D): (n,)."""
     columns, weights = s.features.at(t).to(s.Z), s.weights.to(s.Z)
     columns = columns.reshape(-1, *columns.shape[-2:])
+    # All functions are at all locations: take the set of a row's density at the row's location.
     sets = torch.arange(len(columns), device=row.device).reshape(s.features.batch)
     function_set = sets.expand(s.batch).reshape(-1)[row]
     columns = columns[function_set, :, torch.arange(len(t), device=row.device)]
@@ -94,19 +100,24 @@ def _log_density(s: Solution, t: Tensor, row: Tensor) -> Tensor:
 
 
 def _bounds(s: Solution, ends: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return bounds of the log density times Z in cells (R, Q), and logarithms of volumes (Q,)."""
+    """Return estimated upper bounds of log(p Z) in cells (R, Q), and the logs of volumes (Q,).
+
+    Scores are bounded as `_TOWARDS` says, and the density of the base by the largest one at the
+    node and its neighbors.
+    """
     counts = [len(end) - 1 for end in ends]
-    x = s.offsets_on(s.mesh).permute(2, 1, 0).reshape(-1, *counts)
+    # f - A on the grid of nodes, (R, n_1, ..., n_D).
+    score = s.offsets_on(s.mesh).permute(2, 1, 0).reshape(-1, *counts)
     log_base = s.mesh.base.log_density(s.mesh.nodes).reshape(s.mesh.measure.shape).T
-    high, low, log_base = x, x, log_base.reshape(1, *counts)
-    for axis in range(1, x.dim()):
+    high, low, log_base = score, score, log_base.reshape(1, *counts)
+    for axis in range(1, score.dim()):
         high, low = _neighbors_max(high, axis), -_neighbors_max(-low, axis)
         log_base = _neighbors_max(log_base, axis)
-    beyond = _BEYOND * (x - low) + 4 * torch.finfo(x.dtype).eps * (1 + x.abs())
-    x = (x + _TOWARDS * (high - x) + beyond.clamp_max(_HIGHEST)).flatten(1)
-    rows = torch.arange(len(x), device=x.device).unsqueeze(-1)
+    beyond = _BEYOND * (score - low) + 4 * torch.finfo(score.dtype).eps * (1 + score.abs())
+    bound = (score + _TOWARDS * (high - score) + beyond.clamp_max(_HIGHEST)).flatten(1)
+    rows = torch.arange(len(bound), device=bound.device).unsqueeze(-1)
     log_volume = torch.cartesian_prod(*(end.diff().log() for end in ends)).sum(-1)
-    return s.power.take(rows).log_at(x).double() + log_base.flatten(1), log_volume
+    return s.power.take(rows).log_at(bound).double() + log_base.flatten(1), log_volume
 
 
 def _cell_ends(axis: ChebyshevMesh) -> Tensor:
