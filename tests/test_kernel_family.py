@@ -329,6 +329,41 @@ def test_detach_reaches_the_kernel_and_escorts_keep_their_parent() -> None:
     torch.testing.assert_close(escort.expand([3, 2]).mean, escort.mean.expand(3, 2))
 
 
+@pytest.mark.parametrize(
+    ("alpha", "beta", "order"),
+    [
+        (1.5, 1.0, 3),
+        (1.5, 0.5, 2),
+        (4 / 3, 1 / 3, 2),
+        (4 / 3, 2 / 3, 3),
+        (1.7, 1.0, 2),
+        (2.0, 1, 2),
+    ],
+)
+def test_derivatives_of_every_order_that_exists(alpha: float, beta: float, order: int) -> None:
+    """Up to 1 more than the exponent beta/(alpha - 1), the last one by the jumps of the power."""
+
+    def derivatives(shift: float, count: int) -> list[Tensor]:
+        s = torch.tensor(shift, dtype=DOUBLE, requires_grad=True)
+        p = make(
+            KernelDeformedExp,
+            weights=WEIGHTS.double() * (1 + s),
+            inducing_points=POINTS.double(),
+            alpha=alpha,
+        )
+        results = [p.escort(beta).expect(basis(DOUBLE))[2]]
+        for _ in range(count):
+            results += torch.autograd.grad(results[-1], s, create_graph=True)
+        return results
+
+    step = 1e-4
+    above, below = (derivatives(x, order - 1) for x in (step, -step))
+    for high, low, due in zip(above, below, derivatives(0.0, order)[1:], strict=True):
+        torch.testing.assert_close((high - low) / (2 * step), due, rtol=1e-5, atol=1e-7)
+    with pytest.raises(RuntimeError, match="up to the order"):
+        derivatives(0.0, order + 1)
+
+
 def test_a_basis_whose_centers_are_replaced() -> None:
     p, psi = make(), GaussianRBF(torch.tensor([0.0, 0.5]), 0.01)
     exact = make(weights=WEIGHTS.double())

@@ -119,8 +119,8 @@ class Power:
         """The derivative in x, divided by the power whose exponent is less by one."""
         factor = self.ratio - self.order * self.eps
         if isinstance(factor, Tensor):
-            return torch.where(factor == 0, self.eps, factor)
-        return self.eps if self.is_jump else factor
+            return torch.where(factor == 0, 1.0, factor)
+        return 1.0 if self.is_jump else factor
 
     @property
     def factor_of_log(self) -> Tensor | float:

@@ -29,6 +29,11 @@ __all__ = [
     "vmap_rows",
 ]
 
+# The integral of [1 + eps x]_+^(k - n) exists for k - n > -1. If k - n = -1 it is that of a delta.
+NO_HIGHER_DERIVATIVE = (
+    "derivatives of expectations exist up to the order k + 1, where k is the exponent "
+    "1/(alpha - 1) of a density, or beta/(alpha - 1) of its escort"
+)
 # Functions whose weights are derivatives: in x, up to the power's factor, and in eps.
 _BY_X = {"power": "lowered", "log": "log_lowered"}
 _BY_EPS = {"power": "slope", "log": "log_slope"}
@@ -135,10 +140,16 @@ def _scaled(lowered: Tensor, power: Power) -> Tensor:
 
 
 def lowered_derivative(x: Tensor, measure: Tensor, power: Power) -> Tensor:
-    """Return the derivative in x of the weights of the power with its exponent less by one."""
+    """Return the derivative in x of the weights of the power with its exponent less by one.
+
+    Raises:
+        RuntimeError: eps is a tensor, or there is no such derivative.
+    """
     if isinstance(power.eps, Tensor):
         raise RuntimeError("second derivatives need alpha to be a number, not a tensor")
     lowered = power.lowered()
+    if lowered.exponent < 0:
+        raise RuntimeError(NO_HIGHER_DERIVATIVE)
     return lowered.factor * integrals(x, measure, lowered)[1]
 
 
