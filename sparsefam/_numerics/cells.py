@@ -77,7 +77,19 @@ def _checks(order: int) -> Numbers:
     return np.column_stack([points, matrix(MAKERS["gauss"](order)[0], points)])
 
 
-MAKERS.update(chebyshev=_chebyshev, checks=_checks)
+def _legendre(count: int) -> Numbers:
+    """Return Gauss's nodes on [0, 1], and the matrix from moments to weights, (n, 1 + n).
+
+    The nodes are the first column. Moments are integrals of a factor times Legendre polynomials,
+    weights those of the rule that integrates polynomials with this factor.
+    """
+    nodes, weights = MAKERS["gauss"](count)
+    polynomials = np.polynomial.legendre.legvander(nodes, count - 1)
+    matrix = polynomials * (2 * np.arange(count) + 1) * weights[:, None] / 2
+    return np.column_stack([(nodes + 1) / 2, matrix])
+
+
+MAKERS.update(chebyshev=_chebyshev, checks=_checks, legendre=_legendre)
 
 
 def _coefficients(u: Tensor) -> Tensor:
@@ -412,14 +424,17 @@ def _piece_weights(x: Tensor, pieces: Pieces, power: Power, names: tuple[str, ..
     """
     order, lower, upper = len(x), pieces.lower, pieces.upper
     width = upper - lower
-    nodes, weights = _unit_rule(order, x, power, names)
-    y = torch.addcmul(lower, width, nodes.unsqueeze(-1))
+    if (pole := _pole(power, names)) is None:
+        nodes, weights = (v.unsqueeze(-1) for v in _unit_rule(order, x, power, names))
+    else:
+        nodes, weights = _pole_rule(2 * order, pieces, pole)
+    y = torch.addcmul(lower, width, nodes)
     basis = _chebyshev_polynomials(y, order)
     coefficients = _coefficients(x)
     values = coefficients[0] * basis[0]
     for c, b in zip(coefficients[1:], basis[1:], strict=True):
         values.addcmul_(c, b)
-    scale = weights.unsqueeze(-1) * width
+    scale = weights * width
     moments = [
         torch.stack([(height * b).sum(0) for b in basis])
         for height in (scale * v for v in functions(power, names, values))
@@ -453,6 +468,49 @@ def _at_edges(x: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
         inverse = torch.where(proper, 1 / torch.where(proper, rate, 1.0), 0.0)
         total += torch.stack(_chebyshev_polynomials(end, order)) * inverse
     return total
+
+
+def _pole(power: Power, names: tuple[str, ...]) -> Tensor | float | None:
+    """Return the exponent, between -1 and 0, with which functions grow at roots; None if none do.
+
+    A tensor may have other exponents, too. The lowered power has no integral below -1, where it is
+    not asked for.
+    """
+    k = power.exponent
+    if not {"power", "lowered"}.issuperset(names) or not (power.order or power.ratio != 1):
+        return None  # The exponent is at least 1, as alpha is at most 2.
+    lowered = k - 1 if "lowered" in names else k
+    if not isinstance(lowered, Tensor):
+        least = lowered if lowered > -1 else k
+        return least if -1 < least < 0 else None
+    least = torch.where(lowered > -1, lowered, k)
+    return None if values_are_readable(least) and not bool((least < 0).any()) else least
+
+
+def _pole_rule(count: int, pieces: Pieces, pole: Tensor | float) -> tuple[Tensor, Tensor]:
+    r"""Return nodes and weights (2 count, K) on [0, 1] for functions with poles at roots.
+
+    A piece has two halves. In one with a root at its end, functions are interpolated after division
+    by $s^\kappa$, with the distance s and the exponent $\kappa$ of the pole, in Legendre
+    polynomials on [0, 1]. Their integrals with this factor have the ratios
+    $(\kappa - j + 1) / (\kappa + j + 1)$. Others have the rule of `smooth_unit_rule`.
+    """
+    like = pieces.lower
+    kappa = torch.as_tensor(pole, dtype=like.dtype, device=like.device).expand_as(like)
+    has_pole = (kappa > -1) & (kappa < 0)
+    kappa = torch.where(has_pole, kappa, -0.5)
+    legendre, smooth = table("legendre", (count,), like), smooth_unit_rule(count, like)
+    s, matrix = legendre[:, :1], legendre[:, 1:]
+    j = torch.arange(1, count, dtype=like.dtype, device=like.device).unsqueeze(-1)
+    moments = torch.cat([1 / (kappa + 1).unsqueeze(0), (kappa - j + 1) / (kappa + j + 1)])
+    weights = (matrix @ moments.cumprod(0)) * s**-kappa
+    halves = []
+    for end in (pieces.lower, pieces.upper):
+        at_root = has_pole & (end.abs() < 1)
+        pairs = zip((s, weights), smooth, strict=True)
+        halves.append([torch.where(at_root, a, b.unsqueeze(-1)) / 2 for a, b in pairs])
+    (first, left), (last, right) = halves
+    return torch.cat([first, 1 - last]), torch.cat([left, right])
 
 
 def _unit_rule(
