@@ -58,6 +58,10 @@ KNOWN = {
         transformed(td.Beta(number(2.0), number(3.0)), td.AffineTransform(1.0, number(-3.0))),
         stats.beta(3, 2, -2, 3),
     ),
+    "Beta, inverted": (
+        transformed(td.Beta(number(2.0), number(3.0)), td.PowerTransform(number(-1.0))),
+        stats.betaprime(3, 2, 1),
+    ),
     "Gumbel, turned": (
         transformed(td.Gumbel(number(-1.0), number(2.0)), td.AffineTransform(0.0, number(-1.0))),
         stats.gumbel_l(1, 2),
@@ -265,6 +269,9 @@ def test_a_half_line_turned_in_a_part_of_a_batch_is_refused() -> None:
     base = td.Gamma(number(2.0), number([1.0, 1.0]))
     with pytest.raises(ValueError, match="transforms must be of one sign in a batch"):
         Truncated(transformed(base, td.AffineTransform(0.0, number([2.0, -2.0]))), 0.0, 1.0)
+    base = td.Beta(number([2.0, 2.0]), number(3.0))
+    with pytest.raises(ValueError, match="to turn intervals up to an end of the domain"):
+        wrap(transformed(base, td.PowerTransform(number([1.0, -1.0])))).cdf(number(2.0))
     with pytest.raises(ValueError, match="transforms must be bijective, got AbsTransform"):
         wrap(transformed(td.Normal(number(0.0), number(1.0)), td.AbsTransform())).cdf(number(1.0))
 

@@ -183,8 +183,8 @@ def _image(transform: Any, ends: tuple[Any, Any], dtype: torch.dtype) -> tuple[A
         dtype: Type of ends that are numbers.
 
     Raises:
-        ValueError: A transform that is not bijective, or one that turns half-lines around in a part
-            of the batch.
+        ValueError: A transform that is not bijective, or one that turns intervals up to an end of
+            its domain around in a part of the batch.
     """
     if isinstance(transform, ComposeTransform):
         for part in transform.parts:
@@ -197,15 +197,13 @@ def _image(transform: Any, ends: tuple[Any, Any], dtype: torch.dtype) -> tuple[A
         sign = transform.sign
     except NotImplementedError:
         return codomain
-    turns = _turns(transform, sign, (ends[0] is None) != (ends[1] is None))
+    # The end of a domain has no image in float64, which logits clamp, but a limit.
+    at_limit = [x is None or _coincide(x, bound) for x, bound in zip(ends, domain, strict=True)]
+    turns = _turns(transform, sign, at_limit[0] != at_limit[1])
+    limits = codomain[::-1] if turns else codomain
     low, high = (
-        # The end of a domain has no image in float64, which logits clamp, but a limit.
-        limit
-        if end is None or _coincide(end, bound)
-        else transform(torch.as_tensor(end, dtype=dtype))
-        for end, bound, limit in zip(
-            ends, domain, codomain[::-1] if turns else codomain, strict=True
-        )
+        limit if is_limit else transform(torch.as_tensor(end, dtype=dtype))
+        for end, is_limit, limit in zip(ends, at_limit, limits, strict=True)
     )
     if turns:
         return high, low
@@ -214,25 +212,25 @@ def _image(transform: Any, ends: tuple[Any, Any], dtype: torch.dtype) -> tuple[A
     return low, high
 
 
-def _turns(transform: Any, sign: Any, is_half_line: bool) -> bool:
+def _turns(transform: Any, sign: Any, has_one_limit: bool) -> bool:
     """Return whether a transform turns an interval around, so that lower ends become upper ones.
 
-    Half-lines need the sign; for others with a sign that is a tensor it returns False, and `_image`
-    sorts the images of both ends.
+    If just one end of the interval is an end of the domain, infinite or not, whose image is a
+    limit, the sign decides about which limit. For others with a sign that is a tensor it returns
+    False: `_image` sorts the images of both ends, or takes both limits.
 
     Args:
         transform: The transform, for messages.
         sign: The sign of its slope, a number or (*batch).
-        is_half_line: Whether the interval has one end.
+        has_one_limit: Whether just one end is an end of the domain.
     """
     if not isinstance(sign, Tensor):
         return sign < 0
-    if not is_half_line:
+    if not has_one_limit:
         return False
     falls = branches_allowed(sign) and bool((sign < 0).all())
-    require(
-        falls | (sign > 0), "transforms", "of one sign in a batch, to turn half-lines", transform
-    )
+    rule = "of one sign in a batch, to turn intervals up to an end of the domain"
+    require(falls | (sign > 0), "transforms", rule, transform)
     return falls
 
 
