@@ -241,7 +241,7 @@ class BasisFeatures(FeatureMap):
 
 
 def _points_of(basis: Basis) -> Tensor:
-    """Return the center of each function (N, D), float64, or the origin."""
+    """Return the center of each function (N, D) in float64; the origin if it is nowhere narrow."""
     if isinstance(basis, Stack):
         return torch.cat([_points_of(member) for member in basis.bases])
     if isinstance(basis, Product):
@@ -249,7 +249,7 @@ def _points_of(basis: Basis) -> Tensor:
         return torch.cartesian_prod(*axes).reshape(-1, len(axes))
     if isinstance(basis, GaussianRBF):
         return basis.centers.double().reshape(len(basis), -1)
-    # B-splines are centered in their supports; waves and powers are nowhere narrow.
+    # B-splines are centered in their supports; waves and powers have none.
     ends = basis.effective_support
     if ends is None:
         device = [*basis.buffers(), *basis.parameters(), torch.empty(0)][0].device

@@ -53,7 +53,7 @@ class DensityLike(Protocol):
         """Draw samples."""
 
     def escort(self) -> "DensityLike":
-        """Return the escort density."""
+        """Return the escort density, which is proportional to p^(2 - alpha)."""
 
     def _check_function(self, psi: object) -> None:
         """Raise ValueError unless psi can be integrated."""

@@ -127,7 +127,7 @@ class ShiftedWaves(Rule):
             return None
         # Densities (B, heads, Lq) are shifts of each other only if alpha differs by heads at most.
         alphas = distinct(p.alpha)
-        extent, dtype = psi.extent(), _dtype(p, psi)
+        extent, dtype = psi.extent(), _dtype_of_waves(p, psi)
         if alphas.shape[0] > 1 or alphas.shape[-1] > 1 or extent is None or dtype is None:
             return None
         m = None if isinstance(p, Normal) else p._fixed_exponent
@@ -327,8 +327,8 @@ def _readable(p: SymmetricDistribution, psi: GaussianRBF) -> bool:
     return psi.centers.dtype in LOG_TAIL and values_are_readable(*tensors)
 
 
-def _dtype(p: SymmetricDistribution, psi: GaussianRBF) -> torch.dtype | None:
-    """Return the dtype of waves, or None if there are none."""
+def _dtype_of_waves(p: SymmetricDistribution, psi: GaussianRBF) -> torch.dtype | None:
+    """Return the dtype of a density if waves serve it, and functions are no more precise."""
     dtype = torch.promote_types(p.loc.dtype, psi.centers.dtype)
     return dtype if dtype in LOG_TAIL and p.loc.dtype == dtype else None
 
@@ -344,7 +344,7 @@ def _extent(psi: GaussianRBF, centers: tuple[float, float] | None) -> tuple[floa
 
 def _waves(p: SymmetricDistribution, psi: GaussianRBF, extent: tuple[float, ...]) -> Waves | None:
     """Return the waves of the functions, or None if there are too many or the family has none."""
-    dtype, law = _dtype(p, psi), law_of(p)
+    dtype, law = _dtype_of_waves(p, psi), law_of(p)
     if branches_allowed() and not p.loc.numel() or dtype is None or law is None:
         return None
     waves = waves_of(extent, dtype)

@@ -69,7 +69,17 @@ def law_of(p: SymmetricDistribution) -> Law | None:
 def wave_means(
     p: SymmetricDistribution, psi: GaussianRBF, extent: tuple[float, ...], waves: Waves
 ) -> Tensor:
-    """Return the expectations (*batch, N) of functions of this extent and with these waves."""
+    """Return expectations (*batch, N), by pairs where waves would lose digits.
+
+    Errors of waves are those of the largest expectations. A density (a row) whose expectations are
+    all small has few digits left.
+
+    Args:
+        p: Densities (*batch).
+        psi: N functions.
+        extent: Of the functions: first and last center, least and largest width.
+        waves: Of the functions.
+    """
     shape = p.batch_shape
     rows = _Rows(p, Size([1, shape.numel()]), extent, waves)
     values = rows.times(lambda matrix: matrix.unsqueeze(0), psi)[0]

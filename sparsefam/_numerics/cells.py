@@ -205,8 +205,13 @@ def _sign_changes(values: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
 def _with_dips(u: Tensor, points: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """Return check points and values (C, n), some moved to the vertex of a dip across zero.
 
-    If three values have one sign, the parabola through them may cross zero twice only where the
-    middle one is at most half the mean of the others: where b (a + c) > 4 b^2.
+    If three values a, b, c at even distances have one sign, the parabola through them may cross
+    zero twice only where b is at most half the mean of the others: where b (a + c) > 4 b^2.
+
+    Args:
+        u: Nodal values (m, n) of polynomials.
+        points: Check points (C, n).
+        values: Values there (C, n), which are changed in place.
     """
     products = values[1:] * values[:-1]
     previous, following, inner = products[:-1], products[1:], values[1:-1]
@@ -490,10 +495,15 @@ def _pole(power: Power, names: tuple[str, ...]) -> Tensor | float | None:
 def _pole_rule(count: int, pieces: Pieces, pole: Tensor | float) -> tuple[Tensor, Tensor]:
     r"""Return nodes and weights (2 count, K) on [0, 1] for functions with poles at roots.
 
-    A piece has two halves. In one with a root at its end, functions are interpolated after division
-    by $s^\kappa$, with the distance s and the exponent $\kappa$ of the pole, in Legendre
-    polynomials on [0, 1]. Their integrals with this factor have the ratios
-    $(\kappa - j + 1) / (\kappa + j + 1)$. Others have the rule of `smooth_unit_rule`.
+    A piece has two halves. In one with a root at its end, functions are interpolated by Legendre
+    polynomials $P_j$ after division by $s^\kappa$, with the distance s from the root. Integrals on
+    [0, 1] are $\int s^\kappa P_0 ds = 1/(\kappa + 1)$ and, from j - 1 to j, by a factor of
+    $(\kappa - j + 1)/(\kappa + j + 1)$ more. Other halves have the rule of `smooth_unit_rule`.
+
+    Args:
+        count: Nodes of a half.
+        pieces: K pieces.
+        pole: $\kappa$, a number or (K,); there is no pole unless it is between -1 and 0.
     """
     like = pieces.lower
     kappa = torch.as_tensor(pole, dtype=like.dtype, device=like.device).expand_as(like)
@@ -509,8 +519,8 @@ def _pole_rule(count: int, pieces: Pieces, pole: Tensor | float) -> tuple[Tensor
         at_root = has_pole & (end.abs() < 1)
         pairs = zip((s, weights), smooth, strict=True)
         halves.append([torch.where(at_root, a, b.unsqueeze(-1)) / 2 for a, b in pairs])
-    (first, left), (last, right) = halves
-    return torch.cat([first, 1 - last]), torch.cat([left, right])
+    (nodes, lower_weights), (distances, upper_weights) = halves
+    return torch.cat([nodes, 1 - distances]), torch.cat([lower_weights, upper_weights])
 
 
 def _unit_rule(

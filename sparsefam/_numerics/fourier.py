@@ -425,7 +425,7 @@ MAKERS["wave phases"] = _phase_table
 
 
 def _phases(waves: Waves, like: Tensor) -> Tensor:
-    """Return the table of phases, which is made once and cached."""
+    """Return `_phase_table` for waves as a cached tensor of the dtype and device of another."""
     bits = 64 if waves.dtype == torch.float64 else 32
     numbers = (waves.high - waves.low, waves.period, waves.width)
     return table("wave phases", (waves.number, bits), like, numbers)

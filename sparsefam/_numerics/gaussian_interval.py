@@ -72,6 +72,7 @@ class Profile:
         orders = range(len(self.coefficients))
         at = [sum([c * abs(x0) ** k for k, c in enumerate(self.derivative(d))]) for d in orders]
         # J_d is the d-th derivative in -x on the left of the break, less that on its right.
+        # Factors of the d-th derivative of the right half at |x0|, for even d and for odd.
         even, odd = {1: (1, -1), 0: (0, 2), -1: (-1, -1)}[x0]
         return [(odd if d % 2 else even) * x for d, x in enumerate(at)]
 

@@ -34,7 +34,7 @@ NO_HIGHER_DERIVATIVE = (
     "derivatives of expectations exist up to the order k + 1, where k is the exponent "
     "1/(alpha - 1) of a density, or beta/(alpha - 1) of its escort"
 )
-# Functions whose weights are derivatives: in x, up to the power's factor, and in eps.
+# Functions whose weights are derivatives: in x, of the power divided by `Power.factor`; and in eps.
 _BY_X = {"power": "lowered", "log": "log_lowered"}
 _BY_EPS = {"power": "slope", "log": "log_slope"}
 
@@ -123,7 +123,15 @@ def _push_forward(kept: Any, changes: Changes) -> tuple[Tensor, ...]:
 
 
 def _rate(name: str, x: Tensor, measure: Tensor, power: Power, lowered: Tensor | None) -> Tensor:
-    """Return the derivative in x of the weights of a function; `lowered` spares computing it."""
+    """Return the derivative (m, *columns) in x of the weights of a function.
+
+    Args:
+        name: Of the function, "power", "lowered" or "log".
+        x: Values at the nodes (m, *columns).
+        measure: Quadrature weights times a base density, which broadcast against x.
+        power: The power.
+        lowered: The weights of "lowered", if they have been computed.
+    """
     if name == "lowered":
         return lowered_derivative(x, measure, power)
     if name not in _BY_X:

@@ -256,8 +256,8 @@ class TruncatedPower(Generator):
 
     def log_power_integral(self, beta: Tensor | float) -> Tensor:
         # int q^beta = C(m)^beta / C(m beta), with the constant of either exponent.
-        power = self.m * beta
-        log_constant = log_gamma_ratio(power + 1, self.dim / self.order) + self._log_factor()
+        exponent = self.m * beta
+        log_constant = log_gamma_ratio(exponent + 1, self.dim / self.order) + self._log_factor()
         return beta * self.log_constant() - log_constant
 
     def log_mean_power(self) -> Tensor:

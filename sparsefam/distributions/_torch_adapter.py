@@ -553,7 +553,9 @@ class TorchUnivariate(TorchDensity, Univariate):
         return zero + below, zero + above
 
     def to_float64(self) -> SparseDistribution:
-        return self._twin() or super().to_float64()
+        # A uniform density becomes one with closed forms of expectations.
+        uniform = self._twin()
+        return super().to_float64() if uniform is None else uniform
 
     def _expect_basis(self, psi: Basis, order: int) -> Tensor:
         uniform = self._twin()

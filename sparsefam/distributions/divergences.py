@@ -242,7 +242,7 @@ def _kl_integrand(at: _Logs) -> Tensor:
 
 
 def _cross_entropy_integrand(at: _Logs) -> Tensor:
-    r"""$-p \log q$, 0 where either vanishes."""
+    r"""$-p \log q$, 0 where either vanishes: callers see p off the support of q."""
     return torch.where(at.in_p & at.in_q, -torch.exp(at.p) * at.q, 0.0)
 
 

@@ -317,7 +317,7 @@ class EllipticalDistribution(StandardizedDistribution):
         degree 3. `quadrature_error` estimates its error.
 
         Args:
-            order: From 1 to 1200.
+            order: Degree, from 1 to 1200.
 
         Raises:
             ValueError: `order` out of range.

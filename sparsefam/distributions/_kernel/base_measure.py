@@ -162,7 +162,10 @@ class BaseMeasure:
         return torch.cat([self.center(axis) - steps, self.center(axis) + steps])
 
     def jumps(self) -> Tensor:
-        """Return the ends of the intervals of numbers to which the base is restricted."""
+        """Return the ends (n,) of the intervals of numbers to which the base is restricted.
+
+        There are none of regions of vectors.
+        """
         unions = [region for region in self._regions if isinstance(region, IntervalUnion)]
         ends = [union.intervals.flatten().double() for union in unions]
         return torch.cat([self.center(0).new_empty(0), *ends])

@@ -165,19 +165,19 @@ class _Normal(_Standard):
         ratio = torch.log1p(-ends.tails.sum(0)) - cls.highest(a, b, w)
         if ends.are_wide:
             return ratio
-        power = w * ((a + b) / 2).abs()
+        # The logarithm of the ratio of the densities at both ends.
+        fall = w * ((a + b) / 2).abs()
         start = torch.maximum(a, -b)
         beyond = start > 0
         if _any(beyond):
-            # The tail beyond x is phi(x) sqrt(pi / 2) erfcx(x / sqrt 2) with the density phi, and
-            # exp(-power) is phi at the end farther from the mode over phi at the nearer end.
+            # The tail beyond x is phi(x) sqrt(pi / 2) erfcx(x / sqrt 2) with the density phi.
             erfcx, end = torch.special.erfcx, torch.where(start == a, b, -a)
-            side = erfcx(_ROOT * start) - torch.exp(-power) * erfcx(_ROOT * end)
+            side = erfcx(_ROOT * start) - torch.exp(-fall) * erfcx(_ROOT * end)
             ratio = torch.where(beyond, side.log() + math.log(math.pi / 2) / 2, ratio)
         # Between near ends differences cancel, but the density hardly changes.
         near = _is_near(a, b, w)
         if _any(near):
-            half, slope = (torch.where(near, t, 1.0) / 2 for t in (w, power))
+            half, slope = (torch.where(near, t, 1.0) / 2 for t in (w, fall))
             # The density at the middle over the higher one at an end is exp(half^2 / 2 - slope).
             close = (2 * half * _mean_shape(half, slope)).log() - slope + half.square() / 2
             ratio = torch.where(near, close, ratio)
