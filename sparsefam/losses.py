@@ -116,7 +116,7 @@ def conjugate(score: Score, p: SparseDistribution) -> Tensor:
         p: Its prediction map, as `rpm` returns it.
 
     References:
-        Blondel, Martins and Niculae (2020), Learning with Fenchel-Young losses, section 3.
+        Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 25 (App. B.2).
     """
     if isinstance(score, Finite):
         return _mean_score(cast(SparseCategorical, p).probs, score) + p.tsallis_entropy()
@@ -150,7 +150,7 @@ def mmd(
             package.
 
     References:
-        Gretton et al. (2012), A Kernel Two-Sample Test. JMLR 13, eq. 2.
+        Gretton et al. (2012), A Kernel Two-Sample Test. JMLR 13, lemma 6.
 
     Examples:
         >>> import sparsefam as sf
@@ -172,7 +172,7 @@ def mmd(
     t, x = (y if p.event_shape else y.unsqueeze(-1) for y in (nodes, samples.to(p._like)))
     t, x = t.movedim(0, -2) / width, x.movedim(0, -2) / width
     weights, count = weights.movedim(0, -1).unsqueeze(-1), len(samples)
-    # The squared norm of mu_p - mu_n, multiplied out: Gretton et al. (2012), eq. 2.
+    # The squared norm of mu_p - mu_n, multiplied out: Gretton et al. (2012), lemma 6.
     within_density = (weights * _mean_kernel(t, t, weights)).sum((-1, -2))
     between = _mean_kernel(x, t, weights).mean((-1, -2))
     within_samples = _mean_kernel(x, x, x.new_full((count, 1), 1 / count)).mean((-1, -2))

@@ -193,7 +193,7 @@ class KernelExpansion(FeatureExpansion):
             not finite, or different numbers of weights and inducing points.
 
     References:
-        Moreno et al. (2022), Kernel Deformed Exponential Families for Sparse Continuous Attention,
+        Moreno et al. (2021), Kernel Deformed Exponential Families for Sparse Continuous Attention,
         section 4.
     """
 

@@ -4,7 +4,7 @@ $p = [1 + \epsilon(f - A)]_+^{1/\epsilon}$ has mass 1 for one $A$. The norm
 $\|[1 + \epsilon(f - A)]_+\|_{1/\epsilon}$ is convex and decreasing in $A$ (Minkowski's inequality),
 so Newton's method on it increases from any lower bound to the root. The first steps use the
 quadrature rule, the last ones the weights of `truncated_power`. No derivative goes through the
-steps: $dA = \int p^{2-\alpha}\,df / \int p^{2-\alpha}$ (Prop. 2 of the kernel paper).
+steps: $dA = \int p^{2-\alpha}\,df / \int p^{2-\alpha}$ (Martins et al., 2020, eq. 8).
 """
 
 from collections.abc import Callable, Sequence

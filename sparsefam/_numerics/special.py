@@ -270,7 +270,7 @@ def characteristic(rho: Tensor, nu: Tensor | float) -> Tensor:
         nu: $\nu \ge 1/2$.
 
     References:
-        DLMF 10.9.4 and 10.9.11, https://dlmf.nist.gov/10.9.
+        DLMF 10.9.4, and its integrand along contours from -1 and 1, https://dlmf.nist.gov/10.9.
     """
     nu = torch.as_tensor(nu, dtype=rho.dtype, device=rho.device)
     size = rho.abs()

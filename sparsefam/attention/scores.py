@@ -386,8 +386,8 @@ class KernelScore(_MeshScore, _ScoreProjection):
             the domain.
 
     References:
-        Moreno et al. (2022), Kernel Deformed Exponential Families for Sparse Continuous Attention,
-        section 5. arXiv:2111.01222
+        Moreno et al. (2021), Kernel Deformed Exponential Families for Sparse Continuous Attention,
+        section 4.3. arXiv:2111.01222
     """
 
     inducing_points: Tensor

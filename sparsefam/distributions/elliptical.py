@@ -243,7 +243,7 @@ class EllipticalDistribution(StandardizedDistribution):
             ValueError: No index, one that is out of range, or one given twice.
 
         References:
-            Fang, Kotz and Ng (1990), Symmetric Multivariate and Related Distributions, sec. 3.1.
+            Fang, Kotz and Ng (1990), Symmetric Multivariate and Related Distributions.
         """
         kept = self._coordinates(indices)
         loc, scale_tril = self._rows(kept)
@@ -392,8 +392,8 @@ class MultivariateBetaGaussian(EllipticalDistribution):
         ValueError: As `EllipticalDistribution`; `alpha` not above 1.
 
     References:
-        Martins et al. (2020), Sparse and Continuous Attention Mechanisms, Prop. 1 and App. D.
-        arXiv:2006.07214
+        Martins et al. (2022), Sparse Continuous Distributions and Fenchel-Young Losses. JMLR 23.
+        arXiv:2108.01988
 
     Examples:
         >>> MultivariateBetaGaussian(torch.zeros(2), torch.eye(2), alpha=1.5).variance
@@ -507,7 +507,7 @@ class TruncatedParaboloid(MultivariateBetaGaussian):
             shapes that do not broadcast.
 
     References:
-        Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 11 and App. D.
+        Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 11 and App. E.2.
         arXiv:2006.07214
 
     Examples:
@@ -546,8 +546,8 @@ class MultivariateNormal(EllipticalDistribution, torch.distributions.Multivariat
             that do not broadcast.
 
     References:
-        Martins et al. (2020), Sparse and Continuous Attention Mechanisms, App. D, whose alpha = 1
-        case it is. arXiv:2006.07214
+        Martins et al. (2020), Sparse and Continuous Attention Mechanisms, section 2.2.
+        arXiv:2006.07214
 
     Examples:
         >>> MultivariateNormal(torch.zeros(2), scale_tril=torch.eye(2)).log_normalizer

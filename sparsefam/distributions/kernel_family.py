@@ -547,7 +547,7 @@ class KernelExp(KernelDistribution):
             resolves.
 
     References:
-        Canu and Smola (2006), Kernel methods and the exponential family. Moreno et al. (2022),
+        Canu and Smola (2006), Kernel methods and the exponential family. Moreno et al. (2021),
         Kernel Deformed Exponential Families for Sparse Continuous Attention, section 4.1 and
         Prop. 1.
 
@@ -618,7 +618,7 @@ class KernelDeformedExp(KernelDistribution):
             is empty outside, naming the batch indices, or a power too large to be normalized there.
 
     References:
-        Moreno et al. (2022), Kernel Deformed Exponential Families for Sparse Continuous Attention,
+        Moreno et al. (2021), Kernel Deformed Exponential Families for Sparse Continuous Attention,
         section 4.2, Prop. 2 and Algorithm 1.
 
     Examples:

@@ -119,7 +119,7 @@ class BaseMeasure:
         """Return the ends of the interval outside which density times growth has negligible mass.
 
         `growth` bounds the log density relative to the base at locations. A tail that does not
-        outweigh it raises a ValueError (Prop. 1).
+        outweigh it raises a ValueError (Moreno et al., 2021, Prop. 1).
         """
         # Distances from the center, four to each doubling of the scale.
         steps = 2.0 ** (torch.arange(-40, 4 * _DOUBLINGS, dtype=torch.float64) / 4)
@@ -151,7 +151,7 @@ class BaseMeasure:
         if last == count:
             raise ValueError(
                 "base must have tails that outweigh the growth of the kernel, or not every score "
-                f"has a density (Prop. 1), got {self.factors[axis]}: a bound of the density "
+                f"has a density, got {self.factors[axis]}: a bound of the density "
                 f"has not fallen to exp({self._tail:.0f}) at {float(t[-1]):.3g}"
             )
         return float(t[last])
