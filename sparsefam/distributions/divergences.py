@@ -123,7 +123,7 @@ def bregman_divergence(p: Distribution, q: Distribution, alpha: float) -> Tensor
     References:
         Bregman (1967), The relaxation method of finding the common point of convex sets. USSR
         Comput. Math. Math. Phys. 7. Basu, Harris, Hjort and Jones (1998), Robust and efficient
-        estimation by minimising a density power divergence, of which this is $1/\alpha$.
+        estimation by minimizing a density power divergence, of which this is $1/\alpha$.
         Biometrika 85. Blondel, Martins and Niculae (2020), Learning with Fenchel-Young losses.
         arXiv:1901.02324
 
