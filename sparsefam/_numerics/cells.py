@@ -589,8 +589,7 @@ def pieces_by_column(pieces: Pieces, n: int) -> tuple[Tensor, Tensor]:
         most = int(pieces.rank[-1]) + 1 if len(pieces.rank) else 1
     index = pieces.rank, pieces.column
     lower, upper = (
-        end.new_ones(most, n).index_replace_by_pieces(index, end)
-        for end in (pieces.lower, pieces.upper)
+        end.new_ones(most, n).index_put(index, end) for end in (pieces.lower, pieces.upper)
     )
     return lower, upper
 
