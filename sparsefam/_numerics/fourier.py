@@ -638,7 +638,7 @@ def _pull_product_back(
         twice: Whether the gradients are differentiable.
     """
     with torch.enable_grad():
-        # The product is differentiated in views: the tensors may have graphs of their own.
+        # Views, as one of the tensors may depend on another: only direct effects are wanted.
         views = [x if x is None else x.view_as(x) for x in leaves]
         value = product(*views)
     wanted = [x for x, need in zip(views, needs, strict=True) if x is not None and need]

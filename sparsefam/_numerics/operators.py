@@ -49,6 +49,7 @@ def operator(name: str, function: Callable[..., Any], like: Callable[..., Any]) 
             whose memory is contiguous.
     """
 
+    # Graphs rely on results being laid out in memory as those of `like`.
     @wraps(function)
     def contiguous(*inputs: Any) -> Any:
         results = function(*inputs)
@@ -137,7 +138,7 @@ def differentiable(
     eager = Function if push_forward is None else WithForwardMode
 
     def call(*inputs: Any) -> Any:
-        # torch's functions with derivatives are slow.
+        # `apply` takes long even where no derivative is wanted.
         if not may_be_differentiated(*[x for x in inputs if isinstance(x, Tensor)]):
             return Function.forward(*inputs)
         return (Function if compiled() else eager).apply(*inputs)
@@ -157,6 +158,7 @@ def _kept(ctx: Any) -> list[Any]:
 
 
 def _refuse(*_: Any) -> Any:
+    """Raise RuntimeError, in place of a derivative."""
     raise RuntimeError(NO_SECOND_DERIVATIVE)
 
 
