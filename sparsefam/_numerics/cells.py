@@ -352,7 +352,12 @@ def _candidates(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield indices (k,) and nodal values (m, k) of columns (m, n) that may be cut, in blocks.
 
-    Where values are not read, one block of all columns.
+    Where values are not read, there is one block of all columns.
+
+    Args:
+        columns: Nodal values of x (m, n).
+        power: The power, its eps a number or (n,).
+        names: Names of `deformed.FUNCTIONS`.
     """
     if not values_are_readable(columns):
         yield torch.arange(columns.shape[1], device=columns.device), columns
@@ -381,6 +386,12 @@ def _cut_pieces(
     If the functions are polynomials, a whole subinterval is none of these, as the quadrature rule
     is exact there. Where values are read, return no other pieces, and None; elsewhere all pieces,
     and a mask (K,) of those in columns that must be integrated.
+
+    Args:
+        x: Nodal values (m, n).
+        power: The power, its eps a number or (n,).
+        names: Names of `deformed.FUNCTIONS`.
+        rough: Whether pieces may be found roughly, see `positive_pieces`.
     """
     pieces = positive_pieces(power.inside(x), rough)
     cut = (pieces.lower > -1) | (pieces.upper < 1)

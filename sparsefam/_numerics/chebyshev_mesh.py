@@ -138,7 +138,8 @@ def _search(
 ) -> ChebyshevMesh | None:
     """Return the first of four meshes that is fine enough, from few subintervals to many.
 
-    The first two begin with the breaks `start`, the others with the kinks; see `find_mesh`.
+    The first two begin with the breaks `start`, the last two with the kinks. Other arguments are as
+    for `find_mesh`.
     """
     kinked = ChebyshevMesh(start[[0, -1]], 0).cut(kinks).breaks
 
@@ -159,7 +160,10 @@ def _search(
 
 
 def _is_verified(columns: Columns, mesh: ChebyshevMesh, tolerance: float, kinks: Tensor) -> bool:
-    """Return whether columns are polynomials at some kinks and another location, too."""
+    """Return whether polynomials equal the columns at some kinks and at another location, too.
+
+    Arguments are as for `find_mesh`.
+    """
     at = kinks[(kinks > mesh.breaks[0]) & (kinks < mesh.breaks[-1])]
     at = torch.cat([at[:: 1 + len(at) // _VERIFIED], mesh.breaks[:2].mean(0, keepdim=True)])
     cell, weights = mesh.shares(at)
@@ -231,7 +235,10 @@ def _checks(low: Tensor, high: Tensor) -> Tensor:
 
 
 def _error(columns: Columns, nodes: Tensor, checks: Tensor) -> Tensor:
-    """Return errors (n, P, C) of the polynomials through the nodes (P, m) at checks (P, C)."""
+    """Return errors (n, P, C) of the polynomials through the nodes (P, m) at checks (P, C).
+
+    Columns are functions of locations (q,) to values (n, q).
+    """
     values = columns(nodes.flatten()).unflatten(-1, nodes.shape)
     truth = columns(checks.flatten()).unflatten(-1, checks.shape)
     weights = _interpolation(nodes.shape[-1], nodes.new_tensor(_CHECKS))

@@ -210,6 +210,11 @@ def _recurrence(k: _Array, shape: float, m: _Array) -> tuple[_Array, _Array, _Ar
 
     $\sqrt{b_{k+1}}\,p_{k+1} = (y - a_k) p_k - \sqrt{b_k}\,p_{k-1}$, without the cancellation of
     the textbook form at large $m$.
+
+    Args:
+        k: 1, 2, ..., which broadcasts against m.
+        shape: The a of the beta density.
+        m: Its exponent.
     """
     total = m + (shape - 1)
     s = 2 * k + total

@@ -273,7 +273,10 @@ def _solve(scores: Tensor, eps: Tensor, number: float | None) -> Tensor:
 
 
 def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
-    """Return the gradients in the scores (..., K) and, if needed, in epsilon."""
+    """Return the gradients in the scores (..., K) and, if needed, in epsilon.
+
+    The probabilities, epsilon and its number are kept, see `_entmax`.
+    """
     p, eps, number = kept
     (grad,), jacobian, by_eps = grads, Jacobian(p, eps, number), None
     if needed[1]:

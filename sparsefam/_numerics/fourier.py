@@ -363,7 +363,10 @@ class _Cells(NamedTuple):
 
 
 def _sums(tables: Tensor, rows: Tensor, factors: Tensor) -> Tensor:
-    """Return sums (g, l, K) of rows (g, l, J) of tables (C, J, K) times factors (g, l, J)."""
+    """Return sums (g, l, K) of rows of tables (C, J, K) times factors (g, l, J).
+
+    Rows (g, l, J) are indices into the tables, flattened to (C J, K), as `_Cells.terms` returns.
+    """
     # Bags of rows, with weights, are summed in one pass: no array of all rows is made.
     coefficients, weights = tables.flatten(0, 1), factors.flatten(0, 1)
     total: Tensor = embedding_bag(
@@ -495,7 +498,7 @@ def _product(
     index: Tensor | None,
     waves: Waves,
 ) -> Tensor:
-    """Compute `expect_waves` by operations that have derivatives of any order."""
+    """Compute `expect_waves`, of the same arguments, by operations differentiable to any order."""
     at_loc, at_half = _Cells.of_both(loc, half, index, waves).unbind()
     phases = at_loc.differentiable_sums(_phases(waves, loc.detach()))
     sums = at_half.differentiable_sums(tables)
@@ -546,7 +549,10 @@ def _forward(
     index: Tensor | None,
     waves: Waves,
 ) -> Tensor:
-    """Compute `expect_waves` in blocks, whose features are made again in the backward pass."""
+    """Compute `expect_waves`, of the same arguments, in blocks.
+
+    Features of a block are not kept, but made again in the backward pass.
+    """
     rows = loc if weights is None else weights
     out = right.new_empty(*rows.shape[:2], right.shape[-1])
     if not compiled() and _without_values.get():
@@ -563,7 +569,10 @@ def _forward(
 
 
 def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
-    """Return gradients of `_forward` in blocks, and differentiable ones by `_product`."""
+    """Return gradients of `_forward` in blocks, and differentiable ones by `_product`.
+
+    The arguments of `_forward` are kept; gradients are in the first five.
+    """
     *leaves, index, waves = kept
     (grad,), needs = grads, needed[:5]
     loc, half, tables, right, weights = leaves

@@ -132,7 +132,7 @@ def _outputs(inputs: Four, exponent: Tensor | float | None, sloped: bool) -> tup
 
 
 def _by_chunks(inputs: Sequence[Tensor], kind: str, sloped: bool) -> tuple[Tensor, ...]:
-    """Compute `_integrals` in chunks of rows."""
+    """Compute `_integrals`, of the same arguments, in chunks of rows."""
     loc, scale_tril, centers, spread, m = inputs
     most = _CHUNK if loc.is_cpu else _DEVICE_CHUNK
     rows, step = loc.shape[0], max(1, most // centers.shape[0])
@@ -242,7 +242,10 @@ def _like_outputs(*arguments: Any) -> list[Tensor]:
 
 
 def _pull_back(kept: Any, grads: Changes, _: Sequence[bool]) -> Changes:
-    """Return gradients, by averages over nodes; for second derivatives with the nodes fixed."""
+    """Return gradients, by averages over nodes; for second derivatives with the nodes fixed.
+
+    The arguments of `_forward` and its results but the first are kept.
+    """
     inputs, (kind, sloped), partials, frame = kept[:5], kept[5:7], kept[7:11], kept[11:]
     total: Sequence[Tensor | None] = [None] * 5
     if grads[0] is not None:

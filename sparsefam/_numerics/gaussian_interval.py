@@ -123,7 +123,10 @@ def _forward(
 
 
 def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
-    """Return gradients by the identities of the module, each integral once."""
+    """Return gradients by the identities of the module, each integral once.
+
+    The arguments of `_forward` are kept.
+    """
     *inputs, coefficients, n = kept
     (loc, scale, center, width), (grad,), profile = inputs, grads, Profile(coefficients)
     at_loc, at_scale, at_center, at_width, *_ = needed
@@ -211,7 +214,10 @@ def _integrals(
 
 
 def _slice(x: Tensor, axis: int, first: int, step: int) -> Tensor:
-    """Return a slice along an axis, counted from the last, along which x may broadcast."""
+    """Return `step` entries from `first` on along an axis, or x if it broadcasts along it.
+
+    The axis is negative, counted from the last.
+    """
     if x.dim() < -axis or x.shape[axis] == 1:
         return x
     return x.narrow(axis, first, min(step, x.shape[axis] - first))
@@ -298,8 +304,14 @@ def _closed_form(
     With $r = width/scale$, $b = distance/scale$ and a standard normal $Z$ it is
     $r (-r)^n \partial_b^n E f(b + r Z)$. Each term $(x_0 - x)_+^d/d!$ of f adds $r^d H_{n-d}(y)$,
     $y = (b - x_0)/r$, to the expectation. If b is inside, the terms of $x_0 = 1$ add up to the
-    polynomial of f around b, less these terms beyond the edge. The distance is at least 0, and
-    `rounding` is its rounding error; scale and width may have fewer elements.
+    polynomial of f around b, less these terms beyond the edge.
+
+    Args:
+        distance: Of the two centers, at least 0, of any shape.
+        rounding: Its rounding error.
+        scale: The half-width of the support, which broadcasts against the distance.
+        width: The width of the Gaussian, which broadcasts, too.
+        orders: Profiles f and orders of derivatives n.
     """
     ratio, b = width / scale, (distance / scale).clamp_(max=1.0)
     edge = (distance - scale) + rounding
@@ -323,7 +335,7 @@ def _closed_form(
 def _smoothed(profile: Profile, n: int, powers: list[Tensor], b: Tensor) -> Tensor:
     r"""Return $(-r)^n \partial_b^n E f(b + r Z) = (-r)^n \sum_k (r^2/2)^k f^{(n+2k)}(b)/k!$.
 
-    Here f is the polynomial without breaks; `powers` are powers of r.
+    Here f is the polynomial of the profile without breaks; `powers` are r^0, r^1, ...
     """
     terms = [torch.zeros_like(powers[0]) for _ in profile.coefficients[n:]]
     for k, d in enumerate(range(n, len(profile.coefficients), 2)):
@@ -339,7 +351,8 @@ def _smoothed(profile: Profile, n: int, powers: list[Tensor], b: Tensor) -> Tens
 def _repeated_integrals(y: Tensor, lowest: int, highest: int) -> dict[int, Tensor]:
     r"""Return $H_{-d}(y) = E[(Z - y)_+^d]/d!$ and the derivatives $H_n = (-1)^n H_0^{(n)}$.
 
-    For negative y the polynomial $E[(Z - y)^d]/d!$, their limit as y decreases, is subtracted.
+    For negative y the polynomial $E[(Z - y)^d]/d!$, their limit as y decreases, is subtracted. The
+    keys of the result are the indices of H from `lowest`, or 0 if that is less, to `highest`.
     """
     end, bound = _TAIL_ENDS[y.dtype], _TAIL_BOUNDS[y.dtype]
     y = y.clamp(-end, end)

@@ -62,7 +62,7 @@ def _sums(
     mask: Tensor | None,
     weights: Tensor | None,
 ) -> Sums:
-    """Return the sums of `normal_sums` over one chunk of rows."""
+    """Return the sums of `normal_sums`, of the same arguments, over one chunk of rows."""
     f, h = _prepare(design(_prepare(positions, mask)), mask), _prepare(values, mask)
     weighted_f, weighted_h = _weigh(f, weights, mask), _weigh(h, weights, mask)
     squares = (weighted_h * h).sum((1, 2))
@@ -73,7 +73,7 @@ def _sums(
 
 
 def _weigh(x: Tensor, weights: Tensor | None, mask: Tensor | None) -> Tensor:
-    """Multiply rows (B, L, ...) by weights (B, L), if there are any."""
+    """Multiply rows (B, L, ...) by weights (B, L), if there are any, which are 0 where masked."""
     if weights is None:
         return x
     return x * add_event_dims(_prepare(weights, mask), x.shape[2:])

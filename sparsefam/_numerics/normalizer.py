@@ -116,10 +116,14 @@ def newton_from_below(
 
 
 def _initial_normalizer(f: Tensor, measure: Tensor, power: Power) -> Tensor:
-    """Return A (R,) up to the error of the quadrature rule, for scores (m, G, R)."""
+    """Return A (R,) up to the error of the quadrature rule, for scores (m, G, R).
+
+    Arguments are as for `_solve_rows`.
+    """
     flat_measure, scores = measure.reshape(1, -1), f.flatten(0, 1)
 
     def sums(A: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mass at A and minus its derivative, both (R,)."""
         mass, rate = ((flat_measure @ v)[0] for v in power.pair(scores - A))
         return mass, rate
 
@@ -198,7 +202,13 @@ def _row_blocks(f: Tensor) -> list[slice]:
 
 
 def _solve_rows(f: Tensor, measure: Tensor, power: Power) -> _Solution:
-    """Return the solution for scores (m, G, R), by Newton steps from a lower bound."""
+    """Return the solution for a block of rows, by Newton steps from a lower bound.
+
+    Args:
+        f: Scores (m, G, R).
+        measure: Quadrature weights times a base density (m, G, 1).
+        power: The power of the density, its eps a number or (R,).
+    """
     # Close to its maximum, where the density is, a score minus its maximum keeps all its digits.
     top = f.amax((0, 1))
     f = f - top
@@ -219,7 +229,7 @@ def _newton(A: Tensor, f: Tensor, measure: Tensor, power: Power) -> _Solution:
     """Take Newton steps from A (R,) until masses are 1 up to `_CLOSE` or rounding.
 
     Return for each row the solution whose mass is nearest to 1. On a device the number of steps is
-    fixed, and the last solution is returned.
+    fixed, and the last solution is returned. Other arguments are as for `_solve_rows`.
     """
     best = current = _Solution.at(A, f, measure, power)
     if not f.is_cpu:
@@ -266,7 +276,7 @@ def _keep(inputs: tuple[object, ...], solution: tuple[Tensor, ...]) -> tuple[obj
 
 
 def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
-    """Return the gradients in f and a tensor eps, in blocks of rows."""
+    """Return the gradients in f and a tensor eps, in blocks of rows; see `_keep`."""
     f, measure, eps, number, A, escort = kept
     # Gradients in A, in the weights of p, and in the weights of its escort.
     by_A, grad, above, _ = grads

@@ -95,6 +95,8 @@ def differentiable(
     """
 
     class Function(torch.autograd.Function):
+        """The function with its rule of reverse mode, in the form in which torch takes it."""
+
         generate_vmap_rule = vmap is None
 
         @staticmethod
@@ -105,6 +107,7 @@ def differentiable(
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
             outputs = (output,) if isinstance(output, Tensor) else output
+            # Rules get None, not zeros, where a gradient or a change is zero.
             ctx.set_materialize_grads(False)
             if constants:
                 ctx.mark_non_differentiable(*[outputs[i] for i in constants])
@@ -126,6 +129,8 @@ def differentiable(
     Function.forward.__signature__ = signature(function)  # type: ignore[attr-defined]
 
     class WithForwardMode(Function):
+        """The function with a rule of forward mode, which compiled graphs cannot trace."""
+
         @staticmethod
         def jvp(ctx: Any, *changes: Tensor | None) -> Any:
             if forward_mode_depth() > 1:

@@ -246,7 +246,10 @@ def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
 def _evaluate(
     function: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, order: int
 ) -> tuple[Tensor, Tensor]:
-    """Return values and weights (J, order, *batch) on subintervals with ends (J, *batch)."""
+    """Return values of a function and weights (J, order, *batch) on J subintervals.
+
+    The function maps locations (Q, *batch) to values; the ends of subintervals are (J, *batch).
+    """
     t, weights = graded_rule(order, low, high)
     return function(t.flatten(0, 1)).reshape(t.shape), weights
 
@@ -255,6 +258,7 @@ def _refine(function: Callable[[Tensor], Tensor], cuts: Tensor, rounding: float)
     """Return further cuts (*batch, J'), NaN where an element of the batch needs none.
 
     Subintervals are halved until integrals by `_ORDER` and `_LOWER_ORDER` nodes agree on each.
+    Arguments are as for `line_integral`.
     """
     ordered = sort_cuts(cuts)
     low, high, more, size = ordered[:-1], ordered[1:], [cuts[..., :0]], None

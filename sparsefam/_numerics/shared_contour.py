@@ -174,6 +174,7 @@ def _compute(
     """Return values (R, N), slopes (R, S, N), with S = 0 if not `sloped`, and axes (R, D, D).
 
     Rows that one contour does not serve, and all if widths are unlike, have the contours of pairs.
+    Tensors are as for `integrate_rows`.
     """
     inputs = loc, scale_tril, centers, spread
     reads = values_are_readable(*inputs)
@@ -224,7 +225,10 @@ def _like_rows(
 
 
 def _pull_back(kept: Any, grads: Changes, _: Sequence[bool]) -> Changes:
-    """Return gradients in loc and scale_tril; second derivatives by the contours of pairs."""
+    """Return gradients in loc and scale_tril; second derivatives by the contours of pairs.
+
+    The arguments of `_forward`, the slopes and the axes are kept.
+    """
     loc, scale_tril, centers, spread, exponent, slopes, axes = kept
     grad, by_slopes = grads[:2]
     gradients: list[Tensor | None] = [None, None]

@@ -175,7 +175,8 @@ def _decay_rule(count: int, low: float, high: float, like: Tensor) -> tuple[Tens
     r"""Return nodes and weights (count,) for smooth functions on $(0, \infty)$ that decay.
 
     It is the midpoint rule in $\tau$ from `low` to `high` after $s = e^{\tau - e^{-\tau}}$, which
-    converges geometrically if the integrand is negligible at both ends.
+    converges geometrically if the integrand is negligible at both ends. The nodes have the dtype
+    and device of `like`.
     """
     step = (high - low) / count
     tau = low + step * (torch.arange(count, dtype=like.dtype, device=like.device) + 0.5)

@@ -99,7 +99,10 @@ def _keep(inputs: tuple[object, ...], weights: tuple[Tensor, ...]) -> tuple[obje
 
 
 def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
-    """Return the gradients in x and eps, sums over the functions whose weights were computed."""
+    """Return the gradients in x and eps, sums over the functions whose weights were computed.
+
+    `grads` are gradients in the weights of each function. For the kept objects see `_keep`.
+    """
     x, measure, eps, number, ratio, order, names, lowered = kept
     power = Power(number if eps is None else eps, ratio, order)
     by_x, by_eps = None, None
