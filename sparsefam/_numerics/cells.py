@@ -385,7 +385,7 @@ def _cut_pieces(
 
     If the functions are polynomials, a whole subinterval is none of these, as the quadrature rule
     is exact there. Where values are read, return no other pieces, and None; elsewhere all pieces,
-    and a mask (K,) of those in columns that must be integrated.
+    and a mask (K,) of the pieces in columns that must be integrated.
 
     Args:
         x: Nodal values (m, n).

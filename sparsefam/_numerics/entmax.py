@@ -196,7 +196,7 @@ def _from_least(f: Tensor, eps: Tensor, readable: bool) -> Tensor:
     dtype, eps, exponent = f.dtype, eps.double(), 1 / eps.double()
     ranked, order = f.double().sort(-1, descending=True)
     if readable:
-        # Few scores are in the support: others are left out.
+        # Few scores are in the support: ranks beyond are left out.
         count = _most_in_support(ranked, eps, exponent)
         ranked, order = ranked[..., :count], order[..., :count]
     last = _last_in_support(ranked, eps, exponent)

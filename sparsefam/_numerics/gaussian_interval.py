@@ -214,7 +214,7 @@ def _integrals(
 
 
 def _slice(x: Tensor, axis: int, first: int, step: int) -> Tensor:
-    """Return `step` entries from `first` on along an axis, or x if it broadcasts along it.
+    """Return up to `step` entries of x from `first` on along an axis; x if it broadcasts there.
 
     The axis is negative, counted from the last.
     """
@@ -352,7 +352,7 @@ def _repeated_integrals(y: Tensor, lowest: int, highest: int) -> dict[int, Tenso
     r"""Return $H_{-d}(y) = E[(Z - y)_+^d]/d!$ and the derivatives $H_n = (-1)^n H_0^{(n)}$.
 
     For negative y the polynomial $E[(Z - y)^d]/d!$, their limit as y decreases, is subtracted. The
-    keys of the result are the indices of H from `lowest`, or 0 if that is less, to `highest`.
+    keys of the result are indices of H, from `lowest` or 0, if that is less, to at least `highest`.
     """
     end, bound = _TAIL_ENDS[y.dtype], _TAIL_BOUNDS[y.dtype]
     y = y.clamp(-end, end)

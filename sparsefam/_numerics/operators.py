@@ -49,7 +49,7 @@ def operator(name: str, function: Callable[..., Any], like: Callable[..., Any]) 
             whose memory is contiguous.
     """
 
-    # Graphs rely on results being laid out in memory as those of `like`.
+    # Graphs rely on results being laid out in memory as the tensors of `like`.
     @wraps(function)
     def contiguous(*inputs: Any) -> Any:
         results = function(*inputs)
