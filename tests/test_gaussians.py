@@ -160,7 +160,7 @@ def test_values_and_gradients(
     inputs = scene(40, dim, low, high, extent=max(2.0, 0.3 * high))
     truth = found(inputs, exponent, DOUBLE)
     monkeypatch.setattr(gaussian_contour, "_outputs", None)
-    monkeypatch.setattr(shared_contour, "_LEAST_SHARE", 1e-3)
+    monkeypatch.setattr(shared_contour, "_LEAST_FRACTION", 1e-3)
     value, by_loc, by_tril = found(inputs, exponent, SINGLE)
     assert relative(value, truth[0]) < 2e-6
     for x, y in ((by_loc, truth[1]), (by_tril, truth[2])):

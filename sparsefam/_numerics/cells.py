@@ -80,8 +80,8 @@ def _checks(order: int) -> Numbers:
 def _legendre(count: int) -> Numbers:
     """Return Gauss's nodes on [0, 1], and the matrix from moments to weights, (n, 1 + n).
 
-    The nodes are the first column. Moments are integrals of a factor times Legendre polynomials,
-    weights those of the rule that integrates polynomials with this factor.
+    The nodes are the first column. Moments are integrals over [0, 1] of some factor times each
+    Legendre polynomial. With the weights a rule integrates polynomials times this factor.
     """
     nodes, weights = MAKERS["gauss"](count)
     polynomials = np.polynomial.legendre.legvander(nodes, count - 1)
@@ -131,7 +131,7 @@ class Pieces(NamedTuple):
 
 
 def positive_pieces(u: Tensor, rough: bool = False) -> Pieces:
-    """Find where the polynomials with nodal values u (m, n) are positive.
+    """Find where the polynomials with nodal values u (m, n) are positive on [-1, 1].
 
     A root is bracketed by two check points with values of unlike sign, or by a check point and the
     vertex of a dip across zero next to it. Where values are not read, all polynomials have the same
@@ -146,22 +146,20 @@ def positive_pieces(u: Tensor, rough: bool = False) -> Pieces:
     # A wave has one positive piece and needs pi nodes: m nodes resolve at most m / 3 waves.
     column, rank, rows = _sign_changes(values, 1 + len(u) // 3)
     # An end before row 0 is the lower end of the subinterval, one after the last row the upper end.
+    # Others, called inner, are roots between the check points `after - 1` and `after`.
     ends = torch.where(rows == 0, -1.0, 1.0).to(values)
     inner, columns, after = (rows > 0) & (rows < len(values)), column.repeat(2), rows
     readable = values_are_readable(u)
     if readable:
         index = inner.nonzero().squeeze(-1)
         after, columns = after[index], columns[index]
+    # Where values are not read, ends that are not inner have some row, too: their root is not used.
     after = after.clamp(1, len(values) - 1)
     low, high, at_low, at_high = (x[after - k, columns] for x in (points, values) for k in (1, 0))
     steps = 1 if rough else _ROOT_STEPS.get(u.dtype, 4)
     series = table("chebyshev", (len(u),), u)[:3] @ u.index_select(1, columns)
     roots = _roots(series, low, high, at_low, at_high, steps)
-    ends = (
-        ends.index_copy_(0, index, roots)
-        if values_are_readable(u)
-        else torch.where(inner, roots, ends)
-    )
+    ends = ends.index_copy_(0, index, roots) if readable else torch.where(inner, roots, ends)
     lower, upper = ends.reshape(2, -1)
     count = int((rank == 0).sum()) if readable else u.shape[1]
     return Pieces(column, rank, lower, torch.maximum(lower, upper), count)
@@ -170,7 +168,8 @@ def positive_pieces(u: Tensor, rough: bool = False) -> Pieces:
 def _sign_changes(values: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return columns and ranks (K,) of pieces, and the rows (2 K,) before which they begin and end.
 
-    The first K rows belong to lower ends. Both ends of an empty piece are after the last row.
+    The first K rows belong to lower ends. Where values are not read, every column has the greatest
+    number of pieces: both ends of an empty piece are after the last row.
 
     Args:
         values: Values at check points (C, n).
@@ -186,6 +185,7 @@ def _sign_changes(values: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
     # as negative, so that set bits come in pairs: where a piece begins, and where it ends.
     column, changes, pieces = torch.arange(n, device=values.device), signs ^ (signs << 1), []
     for rank in range(most):
+        # Columns without a further piece are left out.
         if values_are_readable(changes):
             active = changes.nonzero().squeeze(-1)
             if len(active) < len(changes):
@@ -206,7 +206,8 @@ def _with_dips(u: Tensor, points: Tensor, values: Tensor) -> tuple[Tensor, Tenso
     """Return check points and values (C, n), some moved to the vertex of a dip across zero.
 
     If three values a, b, c at even distances have one sign, the parabola through them may cross
-    zero twice only where b is at most half the mean of the others: where b (a + c) > 4 b^2.
+    zero twice only where b is at most half the mean of a and c: where b (a + c) > 4 b^2. Distances
+    of check points grow from the ends of a subinterval: narrow dips next to these may be missed.
 
     Args:
         u: Nodal values (m, n) of polynomials.
@@ -215,7 +216,7 @@ def _with_dips(u: Tensor, points: Tensor, values: Tensor) -> tuple[Tensor, Tenso
     """
     products = values[1:] * values[:-1]
     previous, following, inner = products[:-1], products[1:], values[1:-1]
-    excess = (previous + following).addcmul_(inner, inner, value=-4)
+    excess = (previous + following).addcmul_(inner, inner, value=-4)  # b (a + c) - 4 b^2
     dips = torch.minimum(torch.minimum(previous, following), excess)
     if values_are_readable(u):
         column = (dips.amax(0) > 0).nonzero().squeeze(-1)
@@ -226,6 +227,7 @@ def _with_dips(u: Tensor, points: Tensor, values: Tensor) -> tuple[Tensor, Tenso
     else:
         axes = (torch.arange(size, device=u.device) for size in dips.shape)
         row, column = torch.cartesian_prod(*axes).unbind(-1)
+    # Chebyshev coefficients of the polynomials and of three derivatives (4, m, K).
     middle, series = (row + 1, column), table("chebyshev", (len(u),), u) @ u.index_select(1, column)
     before, mid, after = (values[row + k, column] for k in range(3))
     # A vertex is a root of the slope; differences of neighbors stand in for slopes at the ends.
@@ -234,7 +236,7 @@ def _with_dips(u: Tensor, points: Tensor, values: Tensor) -> tuple[Tensor, Tenso
     x = _roots(series[1:], left, right, mid - before, after - mid, steps)
     height = _chebyshev_sum(series[0], x)
     crosses = (dips[row, column] > 0) & ((height > 0) != (mid > 0))
-    points = points.clone()
+    points = points.clone()  # columns share their memory
     points[middle] = torch.where(crosses, x, points[middle])
     values[middle] = torch.where(crosses, height, mid)
     return points, values
@@ -259,6 +261,7 @@ def _roots(
     apart = at_low != at_high
     fraction = torch.where(apart, at_low / torch.where(apart, at_low - at_high, 1.0), 0.5)
     x = torch.addcmul(low, high - low, fraction.clamp(0.02, 0.98))
+    # Moves of a few roundings may leave the bracket.
     rising, least = at_low <= 0, 8 * torch.finfo(x.dtype).eps
     series = series.transpose(0, 1)
     for _ in range(steps):
@@ -282,11 +285,18 @@ def _roots(
 def power_weights(x: Tensor, measure: Tensor, power: Power, names: tuple[str, ...]) -> list[Tensor]:
     """Compute weights (m, *columns) that integrate functions of 1 + eps x, as the module says.
 
-    Arguments are as for `truncated_power.integrals`, which is differentiable.
+    They have no derivatives; `truncated_power.integrals` adds these.
+
+    Args:
+        x: Values at the nodes of subintervals (m, *columns).
+        measure: Quadrature weights times a base density, (m, *columns), or with sizes of 1 that
+            broadcast at the end.
+        power: The power, its eps a number or a tensor that broadcasts against the columns.
+        names: Names of `deformed.FUNCTIONS`, one for each of the results.
     """
     x = x.contiguous()
     weights = [v * measure for v in functions(power, names, x)]
-    if not _is_cut(power):
+    if not _needs_cuts(power):
         return weights
     power = replace(power, eps=_by_column(power.eps, x))
     columns = x.reshape(len(x), -1)
@@ -295,6 +305,7 @@ def power_weights(x: Tensor, measure: Tensor, power: Power, names: tuple[str, ..
     density = measure.flatten(1) / gauss_legendre(len(x), x)[1].unsqueeze(-1)
     # Neighboring columns of x, one for each row of a batch, share a column of the measure.
     copies = columns.shape[1] // density.shape[1]
+    # Writing to these views changes the weights.
     flat = [whole.view_as(columns) for whole in weights]
     for block, values in _candidates(columns, power, names):
         pieces, cut = _cut_pieces(values, power.take(block), names)
@@ -302,23 +313,26 @@ def power_weights(x: Tensor, measure: Tensor, power: Power, names: tuple[str, ..
         terms = _piece_weights(nodal, pieces, power.take(column), names)
         factor = density.index_select(1, column // copies)
         for whole, term in zip(flat, terms, strict=True):
-            _put(whole, column.expand(len(x), -1), term.mul_(factor), pieces, cut)
+            _replace_by_pieces(whole, column.expand(len(x), -1), term.mul_(factor), pieces, cut)
     return weights
 
 
-def _put(whole: Tensor, index: Tensor, terms: Tensor, pieces: Pieces, cut: Tensor | None) -> None:
-    """Replace numbers of columns, in place, by sums of terms over the pieces of each.
+def _replace_by_pieces(
+    whole: Tensor, index: Tensor, terms: Tensor, pieces: Pieces, cut: Tensor | None
+) -> None:
+    """Replace numbers of columns, in place, by sums of terms over the pieces of each column.
 
     Args:
         whole: Numbers (..., n) of columns.
         index: The column of each piece (..., K).
         terms: Numbers (..., K) of pieces.
-        pieces: Which of them come first in their column.
-        cut: Which columns, by piece (K,), change at all; None for all that have a piece.
+        pieces: The K pieces, the first one of each column before all second ones.
+        cut: Whether the column of a piece changes (K,); None if all columns with a piece do.
     """
+    # A column that does not change gets its own number from its first piece, 0 from later ones.
     if cut is not None:
         terms = torch.where(cut, terms, torch.where(pieces.rank == 0, whole.gather(-1, index), 0.0))
-    # The first piece of a column overwrites the number of the whole subinterval, others add to it.
+    # The first piece of a column overwrites the number of the whole subinterval, later ones add.
     whole.scatter_(-1, index[..., : pieces.first], terms[..., : pieces.first])
     whole.scatter_add_(-1, index[..., pieces.first :], terms[..., pieces.first :])
 
@@ -328,15 +342,23 @@ def _by_column(eps: Tensor | float, x: Tensor) -> Tensor | float:
     return eps.expand(x.shape[1:]).reshape(-1) if isinstance(eps, Tensor) else eps
 
 
-def _is_cut(power: Power) -> bool:
-    """Return whether edges of a power are sharp enough for subintervals to be cut."""
+def _needs_cuts(power: Power) -> bool:
+    """Return whether a power meets zero so sharply that subintervals are cut at its roots."""
     return isinstance(power.eps, Tensor) or float(power.exponent) <= _SMOOTH
 
 
 def _candidates(
     columns: Tensor, power: Power, names: tuple[str, ...]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield indices (k,) and nodal values (m, k) of columns (m, n) that may be cut, in blocks."""
+    """Yield indices (k,) and nodal values (m, k) of columns (m, n) that may be cut, in blocks.
+
+    Where values are not read, there is one block of all columns.
+
+    Args:
+        columns: Nodal values of x (m, n).
+        power: The power, its eps a number or (n,).
+        names: Names of `deformed.FUNCTIONS`.
+    """
     if not values_are_readable(columns):
         yield torch.arange(columns.shape[1], device=columns.device), columns
         return
@@ -352,17 +374,24 @@ def _near_root(x: Tensor, power: Power, names: tuple[str, ...]) -> Tensor:
     """
     slack = _BEYOND / len(x) ** 2 if _is_polynomial(power, names) else _NEAR
     root, low, high = -1 / power.eps, x.amin(0), x.amax(0)
-    away = (high - low) * slack
-    return (low < root + away) & (high > root - away)
+    margin = (high - low) * slack
+    return (low < root + margin) & (high > root - margin)
 
 
 def _cut_pieces(
     x: Tensor, power: Power, names: tuple[str, ...], rough: bool = False
 ) -> tuple[Pieces, Tensor | None]:
-    """Return pieces of subintervals with nodal values (m, n), and whether they are cut (K,).
+    """Return the positive pieces of columns x (m, n) over which functions must be integrated.
 
-    Where values are read, only pieces that are cut are returned. The quadrature rule is exact for
-    whole subintervals if the function is a polynomial; they then count as not cut.
+    If the functions are polynomials, a whole subinterval is none of these, as the quadrature rule
+    is exact there. Where values are read, return no other pieces, and None; elsewhere all pieces,
+    and a mask (K,) of the pieces in columns that must be integrated.
+
+    Args:
+        x: Nodal values (m, n).
+        power: The power, its eps a number or (n,).
+        names: Names of `deformed.FUNCTIONS`.
+        rough: Whether pieces may be found roughly, see `positive_pieces`.
     """
     pieces = positive_pieces(power.inside(x), rough)
     cut = (pieces.lower > -1) | (pieces.upper < 1)
@@ -378,7 +407,7 @@ def _cut_pieces(
 
 
 def _is_polynomial(power: Power, names: tuple[str, ...]) -> bool:
-    """Return whether functions of a positive polynomial are polynomials."""
+    """Return whether the named functions of a polynomial are polynomials where it is positive."""
     k = power.exponent
     whole = not isinstance(k, Tensor) and k in range(int(_SMOOTH) + 1)
     return whole and {"power", "lowered"}.issuperset(names)
@@ -390,14 +419,20 @@ def rough_masses(x: Tensor, measure: Tensor, power: Power) -> tuple[Tensor, Tens
     They agree with sums of `power_weights` to about 1e-5, at half of the cost: dips are missed, and
     pieces are integrated with fewer nodes. Rows without a cut subinterval, where the rule that led
     to x was accurate, may get 1 and 1, for which Newton's step is 0.
+
+    Args:
+        x: Values at the nodes of a mesh (m, G, R).
+        measure: Quadrature weights times a base density (m, G, 1).
+        power: The power, its eps a number or (R,).
     """
     names, rows = ("power", "lowered"), x.shape[-1]
     power_of_columns = replace(power, eps=_by_column(power.eps, x))
-    candidates = [*_candidates(x.flatten(1), power_of_columns, names)] if _is_cut(power) else []
+    candidates = [*_candidates(x.flatten(1), power_of_columns, names)] if _needs_cuts(power) else []
     blocks = [x.new_empty(0).long(), *(block for block, _ in candidates)]
     if values_are_readable(x):
         # Subinterval g of row r is column g R + r.
         affected = x.new_zeros(rows).index_fill_(0, torch.cat(blocks) % rows, 1.0)
+        # If fewer than half of the rows have a candidate, only these are computed.
         if 2 * int(affected.sum()) < rows:
             index = affected.nonzero().squeeze(-1)
             masses = torch.stack(rough_masses(x[..., index], measure, power.take(index)))
@@ -405,6 +440,7 @@ def rough_masses(x: Tensor, measure: Tensor, power: Power) -> tuple[Tensor, Tens
             return mass, rate
     flat_measure = measure.reshape(len(x), -1, 1)
     by_cell = [(v * flat_measure).sum(0).flatten() for v in power.pair(x)]
+    # The base density is a polynomial on a subinterval, too, with these coefficients (m, G).
     density = _coefficients(flat_measure.squeeze(-1) / gauss_legendre(len(x), x)[1].unsqueeze(-1))
     nodes, weights = _unit_rule(_FEW_NODES, x, power_of_columns, names)
     for block, values in candidates:
@@ -416,16 +452,22 @@ def rough_masses(x: Tensor, measure: Tensor, power: Power) -> tuple[Tensor, Tens
         height = _chebyshev_sum(base, y).mul_(width).mul_(weights.unsqueeze(-1))
         pair = power_of_columns.take(column).pair(_chebyshev_sum(series.unsqueeze(1), y))
         for whole, v in zip(by_cell, pair, strict=True):
-            _put(whole, column, (v * height).sum(0), pieces, cut)
+            _replace_by_pieces(whole, column, (v * height).sum(0), pieces, cut)
     mass, rate = (v.reshape(x.shape[1:]).sum(0) for v in by_cell)
     return mass, rate
 
 
 def _piece_weights(x: Tensor, pieces: Pieces, power: Power, names: tuple[str, ...]) -> list[Tensor]:
-    """Integrate functions of polynomials x (m, K) times the Lagrange polynomials over pieces (K,).
+    """Integrate functions of polynomials times the Lagrange polynomials, over K pieces.
 
     The functions are integrated against Chebyshev polynomials by a rule on each piece. The result
-    has for each name the integrals of m Lagrange polynomials (m, K).
+    has for each name the integrals with the m Lagrange polynomials, (m, K).
+
+    Args:
+        x: Nodal values (m, K) of the polynomial of each piece.
+        pieces: The pieces.
+        power: The power, its eps a number or (K,).
+        names: Names of `deformed.FUNCTIONS`.
     """
     order, lower, upper = len(x), pieces.lower, pieces.upper
     width = upper - lower
@@ -435,6 +477,7 @@ def _piece_weights(x: Tensor, pieces: Pieces, power: Power, names: tuple[str, ..
         nodes, weights = _pole_rule(2 * order, pieces, pole)
     y = torch.addcmul(lower, width, nodes)
     basis = _chebyshev_polynomials(y, order)
+    # The polynomials at the nodes of the rule (q, K).
     coefficients = _coefficients(x)
     values = coefficients[0] * basis[0]
     for c, b in zip(coefficients[1:], basis[1:], strict=True):
@@ -445,6 +488,7 @@ def _piece_weights(x: Tensor, pieces: Pieces, power: Power, names: tuple[str, ..
         for height in (scale * v for v in functions(power, names, values))
     ]
     if "lowered" in names and (isinstance(power.is_jump, Tensor) or power.is_jump):
+        # The lowered power of a jump is Dirac's delta.
         index = names.index("lowered")
         jumps = _at_edges(x, lower, upper)
         moments[index] = torch.where(torch.as_tensor(power.is_jump), jumps, moments[index])
@@ -476,14 +520,15 @@ def _at_edges(x: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
 
 
 def _pole(power: Power, names: tuple[str, ...]) -> Tensor | float | None:
-    """Return the exponent, between -1 and 0, with which functions grow at roots; None if none do.
+    """Return the exponent, between -1 and 0, of poles that functions have at roots; None if none.
 
-    A tensor may have other exponents, too. The lowered power has no integral below -1, where it is
-    not asked for.
+    Near a root a function with a pole is like a power of the distance. Entries of a tensor that are
+    not between -1 and 0 mean that there is no pole.
     """
     k = power.exponent
     if not {"power", "lowered"}.issuperset(names) or not (power.order or power.ratio != 1):
         return None  # The exponent is at least 1, as alpha is at most 2.
+    # A lowered power with the exponent -1 is a delta, see `_at_edges`, and has no pole.
     lowered = k - 1 if "lowered" in names else k
     if not isinstance(lowered, Tensor):
         least = lowered if lowered > -1 else k
@@ -496,9 +541,10 @@ def _pole_rule(count: int, pieces: Pieces, pole: Tensor | float) -> tuple[Tensor
     r"""Return nodes and weights (2 count, K) on [0, 1] for functions with poles at roots.
 
     A piece has two halves. In one with a root at its end, functions are interpolated by Legendre
-    polynomials $P_j$ after division by $s^\kappa$, with the distance s from the root. Integrals on
-    [0, 1] are $\int s^\kappa P_0 ds = 1/(\kappa + 1)$ and, from j - 1 to j, by a factor of
-    $(\kappa - j + 1)/(\kappa + j + 1)$ more. Other halves have the rule of `smooth_unit_rule`.
+    polynomials $P_j$ after division by $s^\kappa$, with the distance s from the root. The integral
+    $\int s^\kappa P_j ds$ on [0, 1] is $1/(\kappa + 1)$ for j = 0, and for other j the integral of
+    j - 1 times $(\kappa - j + 1)/(\kappa + j + 1)$. Other halves have the rule of
+    `smooth_unit_rule`.
 
     Args:
         count: Nodes of a half.
@@ -508,12 +554,13 @@ def _pole_rule(count: int, pieces: Pieces, pole: Tensor | float) -> tuple[Tensor
     like = pieces.lower
     kappa = torch.as_tensor(pole, dtype=like.dtype, device=like.device).expand_as(like)
     has_pole = (kappa > -1) & (kappa < 0)
-    kappa = torch.where(has_pole, kappa, -0.5)
+    kappa = torch.where(has_pole, kappa, -0.5)  # any number between serves where there is no pole
     legendre, smooth = table("legendre", (count,), like), smooth_unit_rule(count, like)
     s, matrix = legendre[:, :1], legendre[:, 1:]
     j = torch.arange(1, count, dtype=like.dtype, device=like.device).unsqueeze(-1)
     moments = torch.cat([1 / (kappa + 1).unsqueeze(0), (kappa - j + 1) / (kappa + j + 1)])
     weights = (matrix @ moments.cumprod(0)) * s**-kappa
+    # Distances from the lower end and from the upper end (count, K), and weights.
     halves = []
     for end in (pieces.lower, pieces.upper):
         at_root = has_pole & (end.abs() < 1)
@@ -528,8 +575,8 @@ def _unit_rule(
 ) -> tuple[Tensor, Tensor]:
     """Return nodes and weights (q,) on [0, 1] for a power of one polynomial times another.
 
-    Both have the degree order - 1. Gauss's rule is exact for powers that are polynomials; others
-    have a graded rule.
+    Both have the degree order - 1. Gauss's rule is exact for powers that are polynomials, and has
+    twice the nodes for exponentials; other powers have a graded rule.
     """
     if power.is_exponential:
         count = 2 * order
@@ -571,8 +618,9 @@ def power_quantiles(x: Tensor, density: Tensor, power: Power, mass: Tensor) -> T
         Locations (n,) in the positive pieces.
     """
     low, high = pieces_by_column(positive_pieces(power.inside(x)), x.shape[1])
-    x, density = _coefficients(x), _coefficients(density)
-    below = _areas(x, density, power, low, high).clamp_min(0).cumsum(0)
+    series, base = _coefficients(x), _coefficients(density)
+    # The mass up to the end of each piece (P, n), and the first piece (1, n) that suffices.
+    below = _areas(series, base, power, low, high).clamp_min(0).cumsum(0)
     piece = (below < mass).sum(0, keepdim=True).clamp_max(len(below) - 1)
     before = torch.cat([torch.zeros_like(below[:1]), below]).gather(0, piece)
     first, last = (end.gather(0, piece).squeeze(0) for end in (low, high))
@@ -585,8 +633,8 @@ def power_quantiles(x: Tensor, density: Tensor, power: Power, mass: Tensor) -> T
     least, quantiles = 8 * torch.finfo(y.dtype).eps, torch.empty_like(y)
     rows = torch.arange(len(y), device=y.device)
     for _ in range(_QUANTILE_STEPS.get(y.dtype, 24)):
-        area = _areas(x, density, power, first, y.unsqueeze(0)).squeeze(0)
-        rate = power.at(_chebyshev_sum(x, y)) * _chebyshev_sum(density, y)
+        area = _areas(series, base, power, first, y.unsqueeze(0)).squeeze(0)
+        rate = power.at(_chebyshev_sum(series, y)) * _chebyshev_sum(base, y)
         # Newton's method on the mass, safeguarded by a bracket.
         step = y + torch.where(target == area, 0.0, (target - area) / rate)
         low, high = torch.where(step >= y, y, low), torch.where(step <= y, y, high)
@@ -598,7 +646,8 @@ def power_quantiles(x: Tensor, density: Tensor, power: Power, mass: Tensor) -> T
             active = moved.nonzero().squeeze(-1)
             if not len(active):
                 break
-            x, density = x.index_select(1, active), density.index_select(1, active)
+            # Go on with the quantiles that still move.
+            series, base = series.index_select(1, active), base.index_select(1, active)
             rows, first, target, low, high, y = (
                 v[active] for v in (rows, first, target, low, high, y)
             )
@@ -606,17 +655,22 @@ def power_quantiles(x: Tensor, density: Tensor, power: Power, mass: Tensor) -> T
     return quantiles
 
 
-def _areas(x: Tensor, density: Tensor, power: Power, lower: Tensor, upper: Tensor) -> Tensor:
-    """Integrate a power times a base density, given by coefficients, from lower to upper (P, n)."""
-    nodes, weights = (v.reshape(-1, 1, 1) for v in _unit_rule(len(x), x, power, ("power",)))
+def _areas(series: Tensor, base: Tensor, power: Power, lower: Tensor, upper: Tensor) -> Tensor:
+    """Integrate a power times a base density from lower to upper ends (P, n).
+
+    The power is of polynomials with Chebyshev coefficients `series` (m, n), and the base density is
+    polynomials with coefficients `base` (m, n).
+    """
+    rule = _unit_rule(len(series), series, power, ("power",))
+    nodes, weights = (v.reshape(-1, 1, 1) for v in rule)
     width = upper - lower
     y = lower + width * nodes
-    height = power.at(_chebyshev_sum(x, y)) * _chebyshev_sum(density, y)
+    height = power.at(_chebyshev_sum(series, y)) * _chebyshev_sum(base, y)
     return (weights * height).sum(0) * width
 
 
 def below(x: Tensor, measure: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Resample x and the measure (m, n) at the Gauss nodes of [-1, y] in each subinterval.
+    """Return x and the measure, (m, n) each, at the Gauss nodes of [-1, y] in each subinterval.
 
     Both are polynomials on a subinterval, once the measure is divided by the weights of its nodes.
     The weights of [-1, y] are shorter by the factor (1 + y) / 2.

@@ -47,7 +47,7 @@ class ChebyshevMesh(NamedTuple):
     order: int  # Gauss-Legendre nodes in each
 
     def rule(self) -> tuple[Tensor, Tensor]:
-        """Return nodes and weights (P, order)."""
+        """Return Gauss-Legendre nodes and weights (P, order) of the subintervals."""
         return _rule(self.breaks[:-1], self.breaks[1:], self.order)
 
     def cut(self, at: Tensor) -> "ChebyshevMesh":
@@ -136,7 +136,11 @@ def find_mesh(
 def _search(
     columns: Columns, density: Columns, start: Tensor, tolerance: float, kinks: Tensor
 ) -> ChebyshevMesh | None:
-    """Return the first of four meshes that is fine enough, from few subintervals to many."""
+    """Return the first of four meshes that is fine enough, from few subintervals to many.
+
+    The first two begin with the breaks `start`, the last two with the kinks. Other arguments are as
+    for `find_mesh`.
+    """
     kinked = ChebyshevMesh(start[[0, -1]], 0).cut(kinks).breaks
 
     def search(breaks: Tensor, order: int, most: int) -> ChebyshevMesh | None:
@@ -145,28 +149,31 @@ def _search(
         resolved = _bisected(columns, density, breaks, order, tolerance, most, negligible)
         return None if resolved is None else ChebyshevMesh(resolved, order)
 
-    smooth = max(_SMOOTH_COUNT, len(kinks))
+    # Breaks at first, nodes in each subinterval, and the most subintervals.
     attempts = (
         (start, 8, _FEW),
-        (start, 16, smooth),
+        (start, 16, max(_SMOOTH_COUNT, len(kinks))),
         (kinked, 4, 2 * len(kinked)),
         (kinked, 8, _MOST_COUNT),
     )
-    return next((axis for attempt in attempts if (axis := search(*attempt)) is not None), None)
+    return next((mesh for attempt in attempts if (mesh := search(*attempt)) is not None), None)
 
 
-def _is_verified(columns: Columns, axis: ChebyshevMesh, tolerance: float, at: Tensor) -> bool:
-    """Return whether columns are polynomials at some further locations, too."""
-    at = at[(at > axis.breaks[0]) & (at < axis.breaks[-1])]
-    at = torch.cat([at[:: 1 + len(at) // _VERIFIED], axis.breaks[:2].mean(0, keepdim=True)])
-    cell, weights = axis.shares(at)
-    values = columns(axis.rule()[0][cell].flatten()).unflatten(-1, weights.shape)
+def _is_verified(columns: Columns, mesh: ChebyshevMesh, tolerance: float, kinks: Tensor) -> bool:
+    """Return whether polynomials equal the columns at some kinks and at another location, too.
+
+    Arguments are as for `find_mesh`.
+    """
+    at = kinks[(kinks > mesh.breaks[0]) & (kinks < mesh.breaks[-1])]
+    at = torch.cat([at[:: 1 + len(at) // _VERIFIED], mesh.breaks[:2].mean(0, keepdim=True)])
+    cell, weights = mesh.shares(at)
+    values = columns(mesh.rule()[0][cell].flatten()).unflatten(-1, weights.shape)
     error = (values * weights).sum(-1) - columns(at)
     largest = torch.maximum(values.abs().amax(), columns(at).abs().amax())
     # Next to a break interpolation is worse than at the check points. At a break that is a kink,
     # kernels are often rounded off, which does not matter.
-    ended = torch.isin(at, axis.breaks)
-    allowed = torch.where(ended, max(_ROUNDED_OFF, tolerance), _AT_ENDS * tolerance)
+    at_break = torch.isin(at, mesh.breaks)
+    allowed = torch.where(at_break, max(_ROUNDED_OFF, tolerance), _AT_ENDS * tolerance)
     return bool((error.abs() <= allowed * largest).all())
 
 
@@ -228,12 +235,15 @@ def _checks(low: Tensor, high: Tensor) -> Tensor:
 
 
 def _error(columns: Columns, nodes: Tensor, checks: Tensor) -> Tensor:
-    """Return errors (n, P, C) of the polynomials through the nodes (P, m) at checks (P, C)."""
+    """Return errors (n, P, C) of the polynomials through the nodes (P, m) at checks (P, C).
+
+    Columns are functions of locations (q,) to values (n, q).
+    """
     values = columns(nodes.flatten()).unflatten(-1, nodes.shape)
     truth = columns(checks.flatten()).unflatten(-1, checks.shape)
     weights = _interpolation(nodes.shape[-1], nodes.new_tensor(_CHECKS))
     error: Tensor = (values @ weights.mT - truth).abs()
-    return error.nan_to_num(math.inf)
+    return error.nan_to_num(math.inf)  # NaN exceeds every tolerance
 
 
 def _interpolation(order: int, at: Tensor) -> Tensor:
@@ -257,6 +267,7 @@ def halved_rule(order: int, like: Tensor) -> tuple[Tensor, Tensor]:
     """
     nodes, weights = gauss_legendre(order, like)
     halves = torch.cat([(nodes - 1) / 2, (nodes + 1) / 2])
+    # On [-1, 1] weights sum to 2, on each half of a length of 1 to 1/2.
     return _interpolation(order, halves), weights.repeat(2) / 4
 
 

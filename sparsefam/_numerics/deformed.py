@@ -118,13 +118,14 @@ class Power:
     def factor(self) -> Tensor | float:
         """The derivative in x, divided by the power whose exponent is less by one."""
         factor = self.ratio - self.order * self.eps
+        # The derivative of a jump is a delta, which its lowered power stands for, without a factor.
         if isinstance(factor, Tensor):
             return torch.where(factor == 0, 1.0, factor)
         return 1.0 if self.is_jump else factor
 
     @property
     def factor_of_log(self) -> Tensor | float:
-        r"""$k\epsilon$, which has a limit as eps tends to 0."""
+        r"""$k\epsilon$, the factor of `log_base` in `log_at`; like `factor`, but 0 for a jump."""
         return self.ratio - self.order * self.eps
 
     def lowered(self) -> "Power":
@@ -132,7 +133,7 @@ class Power:
         return Power(self.eps, self.ratio, self.order + 1)
 
     def take(self, columns: Tensor) -> "Power":
-        """Return the power for some columns, if eps is a tensor with one value for each."""
+        """Return the power for the columns of an index, or itself if all columns share eps."""
         if not isinstance(self.eps, Tensor) or self.eps.dim() == 0:
             return self
         return replace(self, eps=self.eps[columns])
@@ -165,12 +166,12 @@ class Power:
         """Return the power and the power with its exponent less by one."""
         if self.is_exponential:
             power = self.at(x)
-            return power, power
+            return power, power  # an exponent less by one is as infinite
         base, exponent = self.inside(x).clamp_min_(0), self.exponent
         if not isinstance(exponent, Tensor) and exponent in _SHORT:
             return _short_power(base, int(exponent)), _short_power(base, int(exponent) - 1)
         lowered = self.lowered().at(x)
-        return lowered * base, lowered
+        return lowered * base, lowered  # base^k is base^(k - 1) times base
 
     def log_base(self, x: Tensor) -> Tensor:
         r"""Return $\log(1 + \epsilon x)/\epsilon$ where that exists, 0 elsewhere."""
@@ -201,7 +202,7 @@ class Power:
 
 
 def _short_power(u: Tensor, exponent: int) -> Tensor:
-    """Return u^k for u >= 0, 0 at u = 0; exponent -1 is the derivative of a jump off the jump."""
+    """Return u^k for u >= 0, 0 at u = 0; 0 for k = -1, the derivative of a jump elsewhere."""
     if exponent < 0:
         return torch.zeros_like(u)
     if exponent == 0:
@@ -225,7 +226,7 @@ FUNCTIONS: dict[str, Callable[[Power, Tensor], Tensor]] = {
 
 
 def functions(power: Power, names: tuple[str, ...], x: Tensor) -> Sequence[Tensor]:
-    """Return the named functions of a power at x."""
+    """Return functions of a power, by their names in `FUNCTIONS`, at x, each of its shape."""
     if names == ("power", "lowered"):
         return power.pair(x)
     return [FUNCTIONS[name](power, x) for name in names]

@@ -62,7 +62,11 @@ MAKERS["slopes"] = _slopes
 
 
 class PanelRule:
-    """Gauss nodes on the panels between increasing cuts (P + 1,), which may coincide.
+    """Gauss nodes on the P panels between cuts, and the slopes of functions there.
+
+    Args:
+        cuts: Increasing locations (P + 1,), which may coincide.
+        order: The number of nodes on each panel.
 
     Attributes:
         nodes: Shape (P * order,).
@@ -75,7 +79,7 @@ class PanelRule:
         self.order = order
         self.nodes = (cuts[:-1].unsqueeze(-1) + half * (1 + y)).flatten()
         self.weights = (half * weights).unsqueeze(-1)
-        # An empty panel has no slopes.
+        # dy/dt of each panel (P, 1, 1), from y in [-1, 1]; 0 gives an empty panel no slopes.
         self._rate = torch.where(half > 0, 1 / half, 0).unsqueeze(-1)
 
     def slopes(self, values: Tensor) -> Tensor:
@@ -94,7 +98,7 @@ def quadrature_energy(
     Args:
         functions: Maps locations (Q,), or (Q, D) on D axes, to values (Q, N).
         cuts: For each axis the increasing ends of panels on which functions are smooth.
-        scale: A factor for each axis.
+        scale: The factor $a_d$ of each axis.
         order: Nodes on each panel, exact for polynomials of a lower degree.
     """
     rules = [PanelRule(ends, order) for ends in cuts]

@@ -52,8 +52,9 @@ def elliptical_moments(
 
     $$E_s[t_i\,t^k] = \mu_i\,E_s[t^k] + c_s \sum_j A_{ij}\,k_j\,E_{s+1}[t^{k - e_j}]$$
 
-    This is Stein's identity, an integration by parts that raises the exponent s by one. Nothing is
-    subtracted, so that derivatives in the spread are accurate far from the origin.
+    This is Stein's identity, an integration by parts. $E_s$ is the expectation if the exponent of
+    the density is larger by s. Nothing is subtracted, so that derivatives in the spread are
+    accurate far from the origin.
 
     Args:
         loc: $\mu$, (*batch, D).
@@ -66,6 +67,7 @@ def elliptical_moments(
     ends, (count, ndim) = [0], exponents.shape
     while ends[-1] < count:
         ends.append(math.comb(len(ends) - 1 + ndim, ndim))
+    # Moments E_s of the last two degrees, (*batch, levels of s, monomials).
     ones = torch.ones_like(loc[..., :1]).unsqueeze(-1)
     older = current = ones.expand(*loc.shape[:-1], factors.shape[-1] + 1, 1)
     by_degree = [current[..., 0, :]]
@@ -73,6 +75,7 @@ def elliptical_moments(
         # Monomials t_i t^k of this degree from t^k and t^(k - e_j), of the two degrees before.
         rows, levels = slice(ends[degree], ends[degree + 1]), (len(ends) - 2 - degree) // 2 + 1
         # E_s serves E_{s-1} two degrees up: of the last two degrees only E_0 is needed.
+        # A monomial is t_i t^k, where i is the axis of its largest exponent, and t^k its parent.
         axis = exponents[rows].argmax(-1)
         parent = lowered[rows].gather(-1, axis.unsqueeze(-1)).squeeze(-1)
         moments = _times(loc[..., None, axis], current[..., :levels, parent - ends[degree - 1]])
@@ -129,7 +132,7 @@ def _rotate_columns(matrix: Tensor) -> tuple[Tensor, Tensor]:
     both = torch.cat([matrix, unit.expand(*matrix.shape[:-2], dim, dim)], -2)
     # Components come first, so that sums over them are sums of long rows.
     columns = list(both.movedim((-2, -1), (1, 0)).contiguous())
-    least = torch.finfo(matrix.dtype).tiny
+    least = torch.finfo(matrix.dtype).tiny  # keeps 0 / 0 away
     for i, j in _SWEEPS[dim] * tuple(combinations(range(dim), 2)):
         x, y = columns[i], columns[j]
         u, v = x[:count], y[:count]
@@ -145,7 +148,10 @@ def _rotate_columns(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def radial_count(dim: int, order: int) -> int:
-    """Return the number of radii that matches `direction_rule(dim, order)`."""
+    """Return the number of radii that matches `direction_rule(dim, order)`.
+
+    Up to three dimensions even polynomials of degree `order` are exact; beyond, half as many radii.
+    """
     return order // (4 if dim <= _PRODUCT_DIM else 8) + 1
 
 
@@ -204,6 +210,11 @@ def _recurrence(k: _Array, shape: float, m: _Array) -> tuple[_Array, _Array, _Ar
 
     $\sqrt{b_{k+1}}\,p_{k+1} = (y - a_k) p_k - \sqrt{b_k}\,p_{k-1}$, without the cancellation of
     the textbook form at large $m$.
+
+    Args:
+        k: 1, 2, ..., which broadcasts against m.
+        shape: The a of the beta density.
+        m: Its exponent.
     """
     total = m + (shape - 1)
     s = 2 * k + total
@@ -272,7 +283,7 @@ def _directions(dim: int, order: int) -> Numbers:
 
 
 def _circle(order: int) -> Numbers:
-    """Return equidistant points on the circle in opposite pairs (2 (order // 2 + 1), 2)."""
+    """Return equidistant points on a half-circle and their opposites, (2 (order // 2 + 1), 2)."""
     half = np.arange(order // 2 + 1) * np.pi / (order // 2 + 1)
     upper = np.stack([np.cos(half), np.sin(half)], -1)
     return np.concatenate([upper, -upper])
@@ -285,7 +296,8 @@ def _tight_frame(dim: int, order: int, seed: int) -> Numbers:
     to 1000. Scrambled Sobol points have errors 1.1 to 1.5 times as large.
     """
     count = 2 ** math.ceil(math.log2(max(2 * order, 8 * dim)))
-    # The root of ratio^(D + 1) = 1 + ratio, the generalized golden ratio (Roberts, 2018).
+    # The root of ratio^(D + 1) = 1 + ratio, the generalized golden ratio (Roberts, 2018), by
+    # iteration until it stays.
     ratio = 2.0
     for _ in range(60):
         ratio = (1 + ratio) ** (1 / (dim + 1))

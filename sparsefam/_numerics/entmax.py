@@ -30,6 +30,7 @@ __all__ = ["Jacobian", "entmax", "entmax_of", "epsilon", "require_finite_index",
 _STEPS = {torch.float32: 12, torch.float64: 26}
 # Steps for the least probability, of which 7 were the most in 2^20 scores.
 _LEAST_STEPS, _LEAST_STEP = 30, 1e-15
+# Replaces an epsilon of 0 in a tensor, by which is divided.
 _LEAST_EPSILON = 1e-20
 # Below this size of log p^epsilon a series is used, if epsilon is small.
 _SMALL, _SMALL_EPSILON, _SERIES_EPSILON = 0.25, 0.5, 1e-4
@@ -64,7 +65,7 @@ def epsilon(alpha: Tensor | float, like: Tensor) -> tuple[Tensor, float | None]:
 
 
 def entmax_of(f: Tensor, eps: Tensor, number: float | None) -> Tensor:
-    """Return the probabilities of scores in full precision, from `epsilon`."""
+    """Return the probabilities of scores f (..., K) in float32 or float64; see `epsilon`."""
     if number == 0:
         return torch.softmax(f, -1)
     p: Tensor = _entmax(f, eps, number)
@@ -97,7 +98,7 @@ def solve(
     Args:
         scores: Shape (..., K).
         eps: alpha - 1, (..., 1) or of no axes.
-        number: The same if it is a number.
+        number: The same if it is a number, else None.
         A: The third result for the same scores, if there is one, which saves the search.
     """
     if number == 0:
@@ -124,7 +125,7 @@ def _from_below(f: Tensor, eps: Tensor | float, readable: bool) -> tuple[Tensor,
         eps: alpha - 1 in (0, 1].
         readable: Whether values can be read.
     """
-    count, latest = f.shape[-1], (f, f)
+    count, latest = f.shape[-1], (f, f)  # `latest` holds the results of the last call of `sums`
     out = (torch.empty_like(f), torch.empty_like(f)) if readable else (None, None)
     log = eps * math.log(count)
     # Jensen's lower bounds, see `lower_bound`: mean f - (K^-eps - 1) / eps by all scores, and the
@@ -133,6 +134,7 @@ def _from_below(f: Tensor, eps: Tensor | float, readable: bool) -> tuple[Tensor,
     A = (f.mean(-1, keepdim=True) - spread / eps).clamp_min(0)
 
     def sums(A: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mass at A and minus its derivative, both (..., 1)."""
         nonlocal latest
         latest = power, lowered = _power(f, A, eps, out)
         return power.sum(-1, keepdim=True), lowered.sum(-1, keepdim=True)
@@ -151,7 +153,13 @@ def _power(
     r"""Return $(1 + \epsilon x)_+^{1/\epsilon}$ and its derivative in $x = f - A$, both (..., K).
 
     They are accurate for every epsilon up to 1. The derivative is the power divided by its base
-    $1 + \epsilon x$. Both may be in the two tensors `out`, which are overwritten.
+    $1 + \epsilon x$.
+
+    Args:
+        f: Scores (..., K) whose maximum is 0.
+        A: The normalizer (..., 1).
+        eps: alpha - 1 in (0, 1].
+        out: Two tensors of the shape of f to be overwritten, or None twice.
     """
     if not isinstance(eps, Tensor) and eps in (0.5, 1.0):
         top = 1 - A if eps == 1 else 1 - eps * A
@@ -179,37 +187,19 @@ def _from_least(f: Tensor, eps: Tensor, readable: bool) -> Tensor:
 
     The ranks in the support are found first. With v the last score among them and z its
     probability, all are (z^eps + eps (f - v))^(1 / eps), and z makes their sum 1.
+
+    Args:
+        f: Scores (..., K).
+        eps: alpha - 1, at least 1, (..., 1) or of no axes.
+        readable: Whether values can be read.
     """
     dtype, eps, exponent = f.dtype, eps.double(), 1 / eps.double()
     ranked, order = f.double().sort(-1, descending=True)
-    count = f.shape[-1]
-
-    def is_in(rank: Tensor) -> Tensor:
-        """Return whether the score of a rank (..., 1) has a positive probability.
-
-        It has one if probabilities of the scores above sum to less than 1 where its own is zero.
-        """
-        gaps = ranked - ranked.gather(-1, rank.clamp_max(count - 1))
-        mass = (eps * gaps).clamp_min_(0).pow(exponent).sum(-1, keepdim=True)
-        return (mass < 1) & (rank < count)
-
-    first = torch.zeros_like(order[..., :1])
     if readable:
-        # Few scores are in the support: ranks are doubled until one is outside of it in all rows.
-        whole, most = count, 1
-        ranks = ranked
-        while most < whole:
-            gaps = ranks[..., :most] - ranks[..., most : most + 1]
-            if not bool(((eps * gaps).pow(exponent).sum(-1) < 1).any()):
-                break
-            most *= 2
-        count = min(most, whole)
-        ranked, order = ranks[..., :count], order[..., :count]
-    last, beyond = first, first + count
-    for _ in range(count.bit_length()):
-        middle = (last + beyond) // 2
-        inside = is_in(middle)
-        last, beyond = torch.where(inside, middle, last), torch.where(inside, beyond, middle)
+        # Few scores are in the support: ranks beyond are left out.
+        count = _most_in_support(ranked, eps, exponent)
+        ranked, order = ranked[..., :count], order[..., :count]
+    last = _last_in_support(ranked, eps, exponent)
     gaps = eps * (ranked - ranked.gather(-1, last))
     alive, gaps = gaps >= 0, gaps.clamp_min(0)
     # An upper bound: n probabilities of at least z sum to 1.
@@ -228,8 +218,49 @@ def _from_least(f: Tensor, eps: Tensor, readable: bool) -> Tensor:
     return torch.zeros_like(f.double()).scatter(-1, order, p).to(dtype)
 
 
+# The score of a rank has a positive probability if, with 0 in its place, the probabilities of the
+# scores above it sum to less than 1.
+
+
+def _most_in_support(ranked: Tensor, eps: Tensor, exponent: Tensor) -> int:
+    """Return a number of ranks that hold the supports of all rows, doubled from 1 until they do.
+
+    Args:
+        ranked: Scores (..., K), descending.
+        eps: alpha - 1.
+        exponent: 1 / eps.
+    """
+    count, most = ranked.shape[-1], 1
+    while most < count:
+        gaps = ranked[..., :most] - ranked[..., most : most + 1]
+        if not bool(((eps * gaps).pow(exponent).sum(-1) < 1).any()):
+            break
+        most *= 2
+    return min(most, count)
+
+
+def _last_in_support(ranked: Tensor, eps: Tensor, exponent: Tensor) -> Tensor:
+    """Return the last rank (..., 1) with a positive probability, by bisection.
+
+    Arguments are as for `_most_in_support`.
+    """
+    count = ranked.shape[-1]
+    last = torch.zeros_like(ranked[..., :1], dtype=torch.int64)
+    beyond = last + count
+    for _ in range(count.bit_length()):
+        middle = (last + beyond) // 2
+        gaps = ranked - ranked.gather(-1, middle.clamp_max(count - 1))
+        mass = (eps * gaps).clamp_min_(0).pow(exponent).sum(-1, keepdim=True)
+        inside = (mass < 1) & (middle < count)
+        last, beyond = torch.where(inside, middle, last), torch.where(inside, beyond, middle)
+    return last
+
+
 def is_flat(eps: Tensor, number: float | None) -> bool:
-    """Return whether epsilon is at most 1 everywhere, as far as that can be read."""
+    """Return whether epsilon is at most 1 everywhere; False, too, where that cannot be read.
+
+    Then the derivative s of the power stays bounded as p tends to 0.
+    """
     if number is not None:
         return number <= 1
     return values_are_readable(eps) and bool((eps <= 1).all())
@@ -242,7 +273,10 @@ def _solve(scores: Tensor, eps: Tensor, number: float | None) -> Tensor:
 
 
 def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
-    """Return the gradients in the scores and in epsilon."""
+    """Return the gradients in the scores (..., K) and, if needed, in epsilon.
+
+    The probabilities, epsilon and its number are kept, see `_entmax`.
+    """
     p, eps, number = kept
     (grad,), jacobian, by_eps = grads, Jacobian(p, eps, number), None
     if needed[1]:
@@ -274,7 +308,7 @@ class Jacobian:
     Args:
         p: The probabilities (..., K).
         eps: alpha - 1.
-        number: The same if it is a number.
+        number: The same if it is a number, else None.
         powers: s, the second result of `solve`, if there is one.
     """
 
@@ -285,6 +319,7 @@ class Jacobian:
         if not self._flat:
             p, eps = p.double(), eps.double()
         self._p, self._eps = p, eps
+        # The slope is s. The weight is s up to a factor, for means that it weights.
         if powers is not None:
             self._slope = powers
         elif not self._flat:
@@ -337,7 +372,8 @@ class Jacobian:
         series = torch.full_like(y, 1 / math.factorial(terms + 2))
         for k in range(terms - 1, -1, -1):
             series = 1 / math.factorial(k + 2) - near * series
-        # Where epsilon is smaller, p is zero beyond the series.
+        # Below _SERIES_EPSILON p is zero beyond the series. Where it is steep, s may be very large,
+        # and is left out.
         square = torch.where(eps < _SERIES_EPSILON, 1.0, eps).square()
         quotient = (p * (1 - y) - torch.where(steep, 0.0, 1.0) * self._slope) / square
         small = (y > -_SMALL) & ~steep

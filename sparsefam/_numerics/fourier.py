@@ -90,7 +90,10 @@ class Waves(NamedTuple):
 
     @property
     def loc_cells(self) -> tuple[float, int]:
-        """The length and the number of cells of the table of phases, from `start` to low + T."""
+        """The length and the number of cells of `_phase_table`.
+
+        Its locations reach from `start`, which is high - T, to low + T, and a cell further.
+        """
         length = self.width / _CELLS[self.dtype][0]
         return length, math.ceil((2 * self.period - self.high + self.low) / length) + 1
 
@@ -106,7 +109,7 @@ class Waves(NamedTuple):
 
     @property
     def cells(self) -> tuple[float, int]:
-        """The length and the number of cells of a table of half-widths, from 0 to `longest`."""
+        """The length and the number of cells of tables of half-widths, from 0 to `longest`."""
         length = self.width / _CELLS[self.dtype][0]
         return length, math.ceil(self.longest / length)
 
@@ -116,7 +119,10 @@ class Waves(NamedTuple):
         return table("wave frequencies", (self.number,), none, (self.step,))
 
     def amplitudes(self, centers: Tensor, widths: Tensor) -> Tensor:
-        """Return amplitudes (2 K, N) of cosines and sines, differentiable in the functions."""
+        """Return amplitudes (2 K, N) of cosines and sines that add up to N Gaussian functions.
+
+        They are differentiable in the centers (N,) and the widths (N,).
+        """
         omega = self.frequencies(centers).unsqueeze(-1)
         # Frequencies of both signs are summed, hence the factor 2 except at frequency 0.
         sizes = torch.exp(-0.5 * (omega * widths.double()).square()) * (2 / self.period)
@@ -217,7 +223,7 @@ def _kernel(top: int) -> Numbers:
     return 2 * (np.sin(v * y / 2) / v) ** 2
 
 
-# The logarithm of a density, up to a constant, at a distance from its middle.
+# The logarithm of a density with exponent m, up to a constant, at a distance x from its middle.
 LOG_DENSITIES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "ball": lambda x, m: m * torch.log1p(-x * x),
     "cone": lambda x, m: m * torch.log1p(-x),
@@ -235,7 +241,7 @@ def learned_table(law: str, exponent: Tensor, end: Tensor, waves: Waves) -> Tens
     Args:
         law: Name of the family in `LOG_DENSITIES`.
         exponent: The exponents m (U,).
-        end: Where the support of each ends (U,).
+        end: Where the support of each ends, in units of the x of `LOG_DENSITIES` (U,).
         waves: The frequencies (K,).
     """
     exact, end = exponent.double(), end.double()
@@ -259,6 +265,7 @@ def learned_table(law: str, exponent: Tensor, end: Tensor, waves: Waves) -> Tens
     u = s.unsqueeze(-1) * (omega * per_unit)
     cell = u.to(torch.int32).clamp(max=units.shape[-1] - 1)
     u = u - (cell + 0.5)
+    # Horner's scheme with the coefficients of the cell, in powers of the distance from its middle.
     h = units[:, -1, cell]
     for i in range(terms - 2, -1, -1):
         h = torch.addcmul(units[:, i, cell], h, u)
@@ -273,7 +280,14 @@ def law_table(law: str, exponent: float, end: float, waves: Waves, like: Tensor)
 
 
 def _law_table(law: int, count: int, bits: int, *numbers: float) -> Numbers:
-    """Return the table of `law_table` from numbers that can be keys of a cache."""
+    """Return the table of `law_table`, of numbers only, as they are the key of a cache.
+
+    Args:
+        law: Index of the family in `_NAMES`.
+        count: The number of waves.
+        bits: 64 or 32, of the dtype of the features.
+        numbers: Exponent and end of the density; low, high, period and width of the waves.
+    """
     exponent, end, low, high, period, width = numbers
     dtype = torch.float64 if bits == 64 else torch.float32
     waves = Waves(low, high, period, count, width, dtype)
@@ -297,7 +311,7 @@ class _Cells(NamedTuple):
 
     @classmethod
     def of(cls, half: Tensor, index: Tensor | None, waves: Waves) -> "_Cells":
-        """Return the cells of half-widths in the tables of an index."""
+        """Return the cells of half-widths in the tables with these indices, or in the only one."""
         length, cells = waves.cells
         at = cls._at(half / length)
         return at if index is None else at._replace(number=at.number + cells * index)
@@ -337,7 +351,11 @@ class _Cells(NamedTuple):
         return total
 
     def terms(self, tables: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows (..., g, l, J) of coefficients in tables (C J, K), and their powers."""
+        """Return where the coefficients of cells are, and by which powers they are multiplied.
+
+        Rows (..., g, l, J) of the tables (C, J, K), flattened to (C J, K); and powers u^j
+        (..., g, l, J) of the distance u from the middle of the cell.
+        """
         size = tables.shape[1]
         order = torch.arange(size, dtype=torch.int32, device=tables.device)
         rows = torch.add(order, self.number.unsqueeze(-1), alpha=size)
@@ -345,7 +363,10 @@ class _Cells(NamedTuple):
 
 
 def _sums(tables: Tensor, rows: Tensor, factors: Tensor) -> Tensor:
-    """Return sums (g, l, K) of rows (g, l, J) of tables (C, J, K) times factors (g, l, J)."""
+    """Return sums (g, l, K) of rows of tables (C, J, K) times factors (g, l, J).
+
+    Rows (g, l, J) are indices into the tables, flattened to (C J, K), as `_Cells.terms` returns.
+    """
     # Bags of rows, with weights, are summed in one pass: no array of all rows is made.
     coefficients, weights = tables.flatten(0, 1), factors.flatten(0, 1)
     total: Tensor = embedding_bag(
@@ -355,7 +376,7 @@ def _sums(tables: Tensor, rows: Tensor, factors: Tensor) -> Tensor:
 
 
 def _characteristic(half: Tensor, sums: Tensor) -> Tensor:
-    """Return phi (g, l, K) from (1 - phi) / s^2."""
+    """Return phi (g, l, K) from half-widths s (g, l) and sums (1 - phi) / s^2 (g, l, K)."""
     squares = (half * half).unsqueeze(-1)
     return torch.addcmul(torch.ones_like(squares[:1, :1]), sums, squares, value=-1)
 
@@ -412,7 +433,17 @@ def _slope_factors(half: Tensor, powers: Tensor, length: float) -> Tensor:
 
 
 def _phase_table(count: int, bits: int, span: float, period: float, width: float) -> Numbers:
-    """Return polynomials of cosines, then sines, in the distance from the start, (C, J, 2 K)."""
+    """Return the coefficients (C, J, 2 K) of polynomials of cosines, then sines, on C cells.
+
+    A phase is the product of one of K frequencies and the distance from `Waves.start`.
+
+    Args:
+        count: The number of waves K.
+        bits: 64 or 32, of the dtype of the features.
+        span: high - low of the waves; phases do not depend on where they are.
+        period: Of the waves.
+        width: Of the narrowest function.
+    """
     dtype = torch.float64 if bits == 64 else torch.float32
     waves = Waves(0.0, span, period, count, width, dtype)
     (length, cells), size = waves.loc_cells, _CELLS[dtype][1]
@@ -425,7 +456,7 @@ MAKERS["wave phases"] = _phase_table
 
 
 def _phases(waves: Waves, like: Tensor) -> Tensor:
-    """Return `_phase_table` for waves as a cached tensor of the dtype and device of another."""
+    """Return `_phase_table` (C, J, 2 K) for waves, cached, in the dtype and device of `like`."""
     bits = 64 if waves.dtype == torch.float64 else 32
     numbers = (waves.high - waves.low, waves.period, waves.width)
     return table("wave phases", (waves.number, bits), like, numbers)
@@ -444,9 +475,9 @@ def expect_waves(
 
     Args:
         loc: Centers (g, l), with weights (g, l C).
-        half: Half-widths (g, l).
-        tables: (U C, J, K).
-        index: The table of each row, of U tables (g, l), or None if there is one.
+        half: Half-widths, of the shape of the centers.
+        tables: The tables of U densities, see `learned_table`, (U C, J, K).
+        index: Which of U tables each density has, (g, l) as the centers, or None if U is 1.
         right: Amplitudes of the functions, (g or 1, 2 K, E).
         waves: The waves of tables and amplitudes.
         weights: Of mixtures of C neighboring densities, (g, l, C).
@@ -467,7 +498,7 @@ def _product(
     index: Tensor | None,
     waves: Waves,
 ) -> Tensor:
-    """Compute `expect_waves` by operations that have derivatives of any order."""
+    """Compute `expect_waves`, of the same arguments, by operations differentiable to any order."""
     at_loc, at_half = _Cells.of_both(loc, half, index, waves).unbind()
     phases = at_loc.differentiable_sums(_phases(waves, loc.detach()))
     sums = at_half.differentiable_sums(tables)
@@ -475,7 +506,7 @@ def _product(
 
 
 def _features(phases: Tensor, value: Tensor) -> Tensor:
-    """Return cosines and sines times the characteristic function (g, l, 2 K)."""
+    """Return cosines and sines (g, l, 2 K) times the characteristic function (g, l, K)."""
     features: Tensor = phases.unflatten(-1, (2, -1)) * value.unsqueeze(-2)
     return features.flatten(-2)
 
@@ -489,7 +520,7 @@ def _mix(features: Tensor, weights: Tensor | None) -> Tensor:
 
 
 def _damp(phases: Tensor, loss: Tensor) -> Tensor:
-    """Multiply phases (g, l, 2 K) by 1 - loss (g, l, K), in place."""
+    """Multiply cosines and sines (g, l, 2 K) by phi = 1 - loss (g, l, K), in place."""
     pairs = phases.unflatten(-1, (2, -1))
     pairs.addcmul_(pairs, loss.unsqueeze(-2), value=-1)
     return phases
@@ -518,7 +549,10 @@ def _forward(
     index: Tensor | None,
     waves: Waves,
 ) -> Tensor:
-    """Compute `expect_waves` in blocks, whose features are made again in the backward pass."""
+    """Compute `expect_waves`, of the same arguments, in blocks.
+
+    Features of a block are not kept, but made again in the backward pass.
+    """
     rows = loc if weights is None else weights
     out = right.new_empty(*rows.shape[:2], right.shape[-1])
     if not compiled() and _without_values.get():
@@ -535,19 +569,17 @@ def _forward(
 
 
 def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
-    """Return gradients of `_forward` in blocks, and differentiable ones by `_product`."""
+    """Return gradients of `_forward` in blocks, and differentiable ones by `_product`.
+
+    The arguments of `_forward` are kept; gradients are in the first five.
+    """
     *leaves, index, waves = kept
     (grad,), needs = grads, needed[:5]
     loc, half, tables, right, weights = leaves
-    again = torch.is_grad_enabled() and not compiled()
-    if again or not compiled() and is_batched_by_autograd(grad):
-        with torch.enable_grad():
-            views = [x if x is None else x.view_as(x) for x in leaves]
-            product: Any = partial(_product, index=index, waves=waves)
-            value = product(*views)
-        wanted = [x for x, need in zip(views, needs, strict=True) if x is not None and need]
-        gradients = iter(torch.autograd.grad(value, wanted, grad, create_graph=again))
-        return [next(gradients) if need else None for need in needs]
+    twice = torch.is_grad_enabled() and not compiled()
+    if twice or not compiled() and is_batched_by_autograd(grad):
+        product = partial(_product, index=index, waves=waves)
+        return _pull_product_back(product, leaves, grad, needs, twice)
     count = waves.number
     omega = waves.frequencies(loc).to(loc.dtype)
     # Blocks add to the gradients of tables and matrices, and divide the others among them.
@@ -566,6 +598,7 @@ def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
         slope = _sums(tables, rows[1], _slope_factors(widths, powers[1], waves.cells[0]))
         phases = _sums(turns, rows[0], powers[0])
         cos, sin = phases.chunk(2, -1)
+        # The gradient in the features of components.
         pulled = upstream @ _amplitudes(right, components).mT
         if weights is not None:
             pulled = pulled.repeat_interleave(weights.shape[-1], 1)
@@ -574,16 +607,17 @@ def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
         by_phi = torch.addcmul(cos * by_cos, sin, by_sin)
         by_angle = torch.addcmul(cos * by_sin, sin, by_cos, value=-1)
         by_angle.addcmul_(by_angle, loss, value=-1)
-        slopes = by_angle @ omega, (slope * by_phi).sum(-1)
+        at_loc, at_half = by_angle @ omega, (slope * by_phi).sum(-1)
         if mix is not None:
-            slopes = slopes[0] * mix.flatten(1), slopes[1] * mix.flatten(1)
+            at_loc, at_half = at_loc * mix.flatten(1), at_half * mix.flatten(1)
             if by_weights is not None:
                 damped = torch.addcmul(by_phi, by_phi, loss, value=-1)
                 by_weights[block] = damped.sum(-1).view_as(mix)
             by_phi = by_phi * mix.flatten(1).unsqueeze(-1)
-        for gradient, x in zip((by_loc, by_half), slopes, strict=True):
-            if gradient is not None:
-                gradient[components] = x
+        if by_loc is not None:
+            by_loc[components] = at_loc
+        if by_half is not None:
+            by_half[components] = at_half
         if by_tables is not None:
             terms = (-by_phi).unsqueeze(-2) * factors.unsqueeze(-1)
             by_tables.index_add_(0, cells.number[1].flatten(), terms.flatten(0, 1))
@@ -596,6 +630,31 @@ def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
     return total
 
 
+def _pull_product_back(
+    product: Callable[..., Tensor],
+    leaves: Sequence[Tensor | None],
+    grad: Tensor,
+    needs: Sequence[bool],
+    twice: bool,
+) -> Changes:
+    """Return the gradients of `_pull_back` by autograd.
+
+    Args:
+        product: `_product` of the tensors.
+        leaves: The five tensors, of which weights may be None.
+        grad: The gradient in the product.
+        needs: Which of the tensors need a gradient.
+        twice: Whether the gradients are differentiable.
+    """
+    with torch.enable_grad():
+        # Views, as one of the tensors may depend on another: only direct effects are wanted.
+        views = [x if x is None else x.view_as(x) for x in leaves]
+        value = product(*views)
+    wanted = [x for x, need in zip(views, needs, strict=True) if x is not None and need]
+    gradients = iter(torch.autograd.grad(value, wanted, grad, create_graph=twice))
+    return [next(gradients) if need else None for need in needs]
+
+
 _product_in_blocks = differentiable(_forward, _pull_back, lambda inputs, outputs: inputs)
 
 
@@ -603,7 +662,13 @@ _Block = tuple[slice, slice]
 
 
 def _blocks(loc: Tensor, weights: Tensor | None, count: int) -> Iterator[tuple[_Block, _Block]]:
-    """Divide rows (g, l) into blocks: yield the index of rows, and of their locations (g, l C)."""
+    """Divide rows (g, l) into blocks: yield the index of rows, and of their components (g, l C).
+
+    Args:
+        loc: Centers of components (g, l C).
+        weights: Of mixtures (g, l, C), or None if C is 1.
+        count: The number of waves.
+    """
     components = 1 if weights is None else weights.shape[-1]
     groups, rows = loc.shape[0], loc.shape[1] // components
     if compiled():
@@ -611,11 +676,11 @@ def _blocks(loc: Tensor, weights: Tensor | None, count: int) -> Iterator[tuple[_
         yield whole, whole
         return
     most = _BLOCK if loc.is_cpu else _DEVICE_BLOCK
-    length = max(1, min(rows, most // (count * components)))
-    size = max(1, most // (count * components * length))
-    for first in range(0, groups, size):
-        for start in range(0, rows, length):
-            group, end = slice(first, first + size), start + length
+    step = max(1, min(rows, most // (count * components)))
+    groups_together = max(1, most // (count * components * step))
+    for first in range(0, groups, groups_together):
+        for start in range(0, rows, step):
+            group, end = slice(first, first + groups_together), start + step
             yield (group, slice(start, end)), (group, slice(start * components, end * components))
 
 

@@ -77,6 +77,7 @@ def gaussians_and_slopes(
     """Compute expectations and their derivatives in loc and A = L L', (*batch, N[, D[, D]]).
 
     Derivatives are in float64, accurate for Gaussians of any width, and differentiable themselves.
+    Arguments are as for `gaussians_by_pairs`.
     """
     outputs = _outputs(inputs, exponent, True)
     values, by_b, by_ball, _, _, rotation, inverse, shrink = outputs
@@ -103,7 +104,13 @@ def _dtype_of(inputs: Four) -> torch.dtype:
 
 
 def _outputs(inputs: Four, exponent: Tensor | float | None, sloped: bool) -> tuple[Tensor, ...]:
-    """Compute `_integrals` for a batch: all its outputs, or only the first if nobody needs more."""
+    """Compute `_integrals` for a batch: all its outputs, or only the first if nobody needs more.
+
+    Args:
+        inputs: As for `gaussians_by_pairs`.
+        exponent: As for `gaussians_by_pairs`.
+        sloped: Whether the caller needs more than the first output.
+    """
     m, kind = _exponents(exponent, inputs[0])
     dtype = torch.promote_types(_dtype_of(inputs), torch.float32)
     loc, scale_tril, centers, spread, m = (x.to(dtype) for x in (*inputs, m))
@@ -125,7 +132,7 @@ def _outputs(inputs: Four, exponent: Tensor | float | None, sloped: bool) -> tup
 
 
 def _by_chunks(inputs: Sequence[Tensor], kind: str, sloped: bool) -> tuple[Tensor, ...]:
-    """Compute `_integrals` in chunks of rows."""
+    """Compute `_integrals`, of the same arguments, in chunks of rows."""
     loc, scale_tril, centers, spread, m = inputs
     most = _CHUNK if loc.is_cpu else _DEVICE_CHUNK
     rows, step = loc.shape[0], max(1, most // centers.shape[0])
@@ -140,6 +147,11 @@ def _integrals(inputs: Sequence[Tensor], kind: str, sloped: bool) -> tuple[Tenso
     """Return the integrals (R, N) and, if `sloped`, the numbers from which gradients are made.
 
     These are derivatives in b, A, the spread and m; and rotation, inverse and shrink of the frame.
+
+    Args:
+        inputs: loc (R, D), scale_tril (R, D, D), centers (N, D), spread (N,) or (N, D, D), m (R,).
+        kind: Of the contour, see `contour_of_pairs`.
+        sloped: Whether more than the integrals is needed.
     """
     loc, scale_tril, centers, spread, m = inputs
     frame = whiten(loc, scale_tril, centers, spread)
@@ -159,16 +171,29 @@ def _integrals(inputs: Sequence[Tensor], kind: str, sloped: bool) -> tuple[Tenso
 def _pull_partials(
     kind: str, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]
 ) -> list[Tensor]:
-    """Return gradients in the inputs, given gradients in the derivatives in the frame."""
+    """Return gradients in the inputs, given gradients in the derivatives in the frame.
+
+    Args:
+        kind: Of the contour, see `contour_of_pairs`.
+        inputs: As for `_integrals`.
+        cotangents: Gradients in the derivatives in b, A, the spread and m.
+    """
     with torch.enable_grad():
         pull = torch.func.vjp(_FixedNodes(kind, inputs).partials, *inputs)[1]
-        return [x.clone() for x in pull(tuple(cotangents))]
+        return [x.clone() for x in pull(tuple(cotangents))]  # an operator's results share no memory
 
 
 def _pull_integrals_back(
     grad: Tensor, inputs: Sequence[Tensor], partials: Sequence[Tensor], frame: Sequence[Tensor]
 ) -> list[Tensor]:
-    """Return gradients in the inputs, given the gradient in the integrals (R, N)."""
+    """Return gradients in the inputs, given the gradient in the integrals (R, N).
+
+    Args:
+        grad: The gradient (R, N).
+        inputs: As for `_integrals`.
+        partials: Derivatives of the integrals in b, A, the spread and m, from `_integrals`.
+        frame: Rotation, inverse and shrink, from `_integrals`.
+    """
     scale_tril, spread, dtype = inputs[1].double(), inputs[3].double(), grad.dtype
     rotation, inverse, shrink = frame
     by_b, by_ball, by_spread, by_exponent = partials
@@ -217,7 +242,10 @@ def _like_outputs(*arguments: Any) -> list[Tensor]:
 
 
 def _pull_back(kept: Any, grads: Changes, _: Sequence[bool]) -> Changes:
-    """Return gradients, by averages over nodes; for second derivatives with the nodes fixed."""
+    """Return gradients, by averages over nodes; for second derivatives with the nodes fixed.
+
+    The arguments of `_forward` and its results but the first are kept.
+    """
     inputs, (kind, sloped), partials, frame = kept[:5], kept[5:7], kept[7:11], kept[11:]
     total: Sequence[Tensor | None] = [None] * 5
     if grads[0] is not None:
@@ -321,6 +349,7 @@ _BENDING = 0.8
 # Terms of arctan(r)/r - 1 for |r| <= _SMALL.
 _ARCTAN = {torch.float32: 5, torch.float64: 11}
 _SMALL = 0.2
+# Keeps quotients finite where a center is at 0.
 _TINY = 1e-30
 
 
@@ -340,8 +369,15 @@ class Contour:
 def saddle_contour(lam: Tensor, b: Tensor, exponent: Tensor, inside: Tensor, count: int) -> Contour:
     """Return the contour for variances and means (D, *pairs) and exponents m >= 0 (*pairs).
 
-    `inside` is 1 - |b|^2, more accurate than b near the edge. 28 or 10 nodes have errors of 7e-13
-    or 6e-8 of the largest value; 24 or 6 nodes serve m >= 1 only, with 4e-15 or 6e-7.
+    28 or 10 nodes have errors of 7e-13 or 6e-8 of the largest value; 24 or 6 nodes serve m >= 1
+    only, with 4e-15 or 6e-7.
+
+    Args:
+        lam: Variances of the Gaussians along the axes of the ball (D, *pairs).
+        b: Their means (D, *pairs).
+        exponent: m (*pairs).
+        inside: 1 - |b|^2 (*pairs), more accurate than b near the edge.
+        count: The number of nodes, a key of `_SHAPES`.
     """
     top = exponent + 1
     z = _saddle(lam, b, top)
@@ -372,7 +408,15 @@ def _at_crossing(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the exponent z0 - m - 1 - sum(z0 b_k^2 q_k), its slope in d, and log(z0/(m + 1)).
 
-    The slope is zero at the saddle; with it, z0 may be a few digits off.
+    The slope is zero at the saddle; with it, z0 may be a few digits off. All three are (*pairs).
+
+    Args:
+        z: z0 (*pairs).
+        b: Means (D, *pairs).
+        q: 1/(1 + 2 z0 lam_k), (D, *pairs).
+        p: 2 z0 lam_k q_k, (D, *pairs).
+        top: m + 1 (*pairs).
+        inside: 1 - |b|^2 (*pairs).
     """
     excess = (z - top) / top
     # Near the edge of a support much wider than the Gaussian, z0 is large and amplifies rounding of
@@ -386,7 +430,17 @@ def _at_crossing(
 def _phase(
     x: Tensor, y: Tensor, d: Tensor, top: Tensor, p: Tensor, g: Tensor, slope: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the exponent less its value at d = x + iy = 0, d/(1 + p d), and log(1 + d)."""
+    """Return the exponent less its value at d = 0, d/(1 + p d), and log(1 + d).
+
+    Args:
+        x: Real parts of d (n, *pairs).
+        y: Imaginary parts (n, *pairs).
+        d: x + iy.
+        top: m + 1 (*pairs).
+        p: 2 z0 lam_k q_k, (D, *pairs).
+        g: B_k p_k = z0 (b_k q_k)^2 p_k, (D, *pairs).
+        slope: The slope of the exponent at d = 0, (*pairs).
+    """
     # As 1 + 2 z lam = (1 + 2 z0 lam)(1 + p d), the exponent is slope d + (m + 1)(d - log(1 + d))
     # and, from each axis, (p d - log(1 + p d)) / 2 + g d^2 / (1 + p d).
     radius = x * x + y * y
@@ -423,7 +477,7 @@ def _nodes(top: Tensor, p: Tensor, g: Tensor, count: int) -> tuple[Tensor, Tenso
     """Return x and y of nodes d = x + iy, their steps (n, *pairs), and k2 (*pairs).
 
     k2 is the curvature of the exponent at the saddle. Steps are complex, and lack a factor
-    k2^(-1/2). Terms of axes, p and g, are (D, *pairs).
+    k2^(-1/2). Arguments are as for `_phase`; `count` is n.
     """
     log_step, step1, bend0, bend1, damp, cross, stretch = _SHAPES[count]
     # Derivatives at d = 0, up to their signs, of the exponent's terms in `_phase`.
@@ -509,6 +563,7 @@ def _halley_step(z: Tensor, lam: Tensor, b: Tensor, top: Tensor) -> Tensor:
     curvature = weight * ((1 - 2 * p).square() - 2 * p * q)
     h2 = z - (0.5 * p * q * (1 - 2 * p) + curvature).sum(0)
     newton = h0 / h1
+    # Limits keep the step short where the start is far from the saddle.
     return (newton / (1 - 0.5 * newton * h2 / h1).clamp(0.5, 2.0)).clamp(-0.7, 0.7)
 
 
@@ -599,7 +654,7 @@ def contour_of_pairs(
     if kind == "normal":
         return _normal_contour(lam, b), lam, b
     inside = frame.inside.to(dtype)
-    m = m.unsqueeze(-1) + torch.zeros_like(inside)
+    m = m.unsqueeze(-1) + torch.zeros_like(inside)  # (R, N)
     smooth, other = (24, 28) if dtype == torch.float64 else (6, 10)
     count = smooth if kind == "smooth" else other
     return saddle_contour(lam, b, m, inside, count), lam, b
@@ -612,11 +667,15 @@ def _normal_contour(lam: Tensor, b: Tensor) -> Contour:
     log_mean = -0.5 * (torch.log1p(lam.double()) + (b * b * q).double()).sum(0)
     none = torch.zeros_like(one, dtype=one.dtype.to_complex()).unsqueeze(0)
     steps = none.expand(len(lam), *none.shape)
+    # The weight i has the imaginary part 1.
     return Contour(0.5 * one, q, steps, none, none, none + 1j, log_mean)
 
 
 def log_front(m: Tensor, dim: int, kind: str) -> tuple[Tensor, Tensor]:
-    """Return the log factor in front of the contour integral and its slope in m, float64 (R, 1)."""
+    """Return the log factor in front of the contour integral and its slope in m, float64 (R, 1).
+
+    A normal density has no m, and some slope, which is not used.
+    """
     m = m.double().unsqueeze(-1)
     if kind == "normal":
         return torch.full_like(m, -0.5 * dim * math.log(2 * math.pi)), m
@@ -637,7 +696,12 @@ def log_size(contour: Contour, frame: Frame, scale_tril: Tensor) -> Tensor:
 
 
 class _FixedNodes:
-    """The integrals of pairs as ordinary functions of their inputs, at nodes that do not move."""
+    """The integrals of pairs as ordinary functions of their inputs, at nodes that do not move.
+
+    Args:
+        kind: Of the contour, see `contour_of_pairs`.
+        inputs: As for `_integrals`; they fix the nodes, and derivatives are taken there.
+    """
 
     def __init__(self, kind: str, inputs: Sequence[Tensor]) -> None:
         self.kind, self.fixed = kind, [x.detach().double() for x in inputs]
@@ -652,7 +716,10 @@ class _FixedNodes:
     def coordinates(
         self, loc: Tensor, scale_tril: Tensor, centers: Tensor, spread: Tensor, m: Tensor
     ) -> tuple[Tensor, ...]:
-        """Return b, A, the spread and m of pairs (R, N) in the frame."""
+        """Return b, A, the spread and m of pairs (R, N) in the frame.
+
+        The spread is a covariance, or the logarithm of a variance relative to the fixed one.
+        """
         frame = self.frame
         gaps = centers.double() - loc.double().unsqueeze(1)
         b = frame.shrink * rotate(gaps @ frame.inverse.mT, frame.rotation)

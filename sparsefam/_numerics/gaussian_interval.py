@@ -65,14 +65,14 @@ class Profile:
         return c
 
     def jumps(self, x0: int) -> list[float]:
-        r"""Return the factors $J_d$, d = 0, 1, ... at a break $x_0$, -1, 0 or 1.
+        r"""Return the factor $J_d$ of each degree d = 0, 1, ... at a break $x_0$, -1, 0 or 1.
 
         The function is the sum of $J_d (x_0 - x)_+^d/d!$ over its breaks.
         """
         orders = range(len(self.coefficients))
         at = [sum([c * abs(x0) ** k for k, c in enumerate(self.derivative(d))]) for d in orders]
-        # J_d is the d-th derivative in -x on the left of the break, less that on its right.
-        # Factors of the d-th derivative of the right half at |x0|, for even d and for odd.
+        # J_d is the d-th derivative in -x on the left of the break, less the one on its right:
+        # this factor, for even d or for odd, times the d-th derivative of the right half at |x0|.
         even, odd = {1: (1, -1), 0: (0, 2), -1: (-1, -1)}[x0]
         return [(odd if d % 2 else even) * x for d, x in enumerate(at)]
 
@@ -123,7 +123,10 @@ def _forward(
 
 
 def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
-    """Return gradients by the identities of the module, each integral once."""
+    """Return gradients by the identities of the module, each integral once.
+
+    The arguments of `_forward` are kept.
+    """
     *inputs, coefficients, n = kept
     (loc, scale, center, width), (grad,), profile = inputs, grads, Profile(coefficients)
     at_loc, at_scale, at_center, at_width, *_ = needed
@@ -148,13 +151,22 @@ def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
 
 
 def _push_forward(kept: Any, changes: Changes) -> Tensor:
-    """Return the sum of the derivatives, by the identities of the module, times the changes."""
+    """Return the sum of the derivatives, by the identities of the module, times the changes.
+
+    Changes are of loc, scale, center and width, then of the coefficients and n, which have none.
+    """
     *inputs, coefficients, n = kept
-    profile, factors = Profile(coefficients), (1.0, inputs[1], -1.0, inputs[3])
-    orders = (profile, n + 1), (profile.flux, n + 2), (profile, n + 1), (profile, n + 2)
+    (_, scale, _, width), profile = inputs, Profile(coefficients)
+    # In each argument, the factor of R_{f,k}, f, and k.
+    rules = (
+        (1.0, profile, n + 1),
+        (scale, profile.flux, n + 2),
+        (-1.0, profile, n + 1),
+        (width, profile, n + 2),
+    )
     terms = [
         change * factor * _expectation(*inputs, f.coefficients, k)
-        for change, factor, (f, k) in zip(changes, factors, orders, strict=False)
+        for change, (factor, f, k) in zip(changes[:4], rules, strict=True)
         if change is not None
     ]
     return torch.stack(torch.broadcast_tensors(*terms)).sum(0)
@@ -187,7 +199,7 @@ _expectation = differentiable(
 def _integrals(
     loc: Tensor, scale: Tensor, center: Tensor, width: Tensor, orders: _Orders
 ) -> list[Tensor]:
-    """Compute R_{f,n} in blocks of pairs."""
+    """Compute R_{f,n} of each (f, n) in `orders`, elementwise, in blocks of pairs."""
     inputs = loc, scale, center, width
     shape = broadcast_shapes(*(x.shape for x in inputs))
     if not values_are_readable(loc) or math.prod(shape) <= _BLOCK:
@@ -202,14 +214,21 @@ def _integrals(
 
 
 def _slice(x: Tensor, axis: int, first: int, step: int) -> Tensor:
-    """Return a slice along an axis, counted from the last, along which x may broadcast."""
+    """Return up to `step` entries of x from `first` on along an axis; x if it broadcasts there.
+
+    The axis is negative, counted from the last.
+    """
     if x.dim() < -axis or x.shape[axis] == 1:
         return x
     return x.narrow(axis, first, min(step, x.shape[axis] - first))
 
 
 def _integrals_of_block(inputs: Sequence[Tensor], orders: _Orders) -> list[Tensor]:
-    r"""Use $w^{n+1} R_{f,n} = \int f(x)\,\varphi^{(n)}((loc + scale\,x - c)/w)\,dx$."""
+    r"""Compute R_{f,n} of each (f, n) in `orders` for loc, scale, center and width.
+
+    It is $w^{-n-1} \int f(x)\,\varphi^{(n)}((loc + scale\,x - c)/w)\,dx$, computed in terms of the
+    distance of loc and center, which is at least 0.
+    """
     loc, scale, center, width = inputs
     offset, rounding = difference(center, loc)
     shape = broadcast_shapes(offset.shape, scale.shape, width.shape)
@@ -228,10 +247,18 @@ def _integrals_of_block(inputs: Sequence[Tensor], orders: _Orders) -> list[Tenso
 
 
 def _by_regime(pairs: tuple[Tensor, Tensor, Tensor, Tensor], orders: _Orders) -> list[Tensor]:
-    """Compute each pair by the formula that is accurate for its ratio of scale to width."""
+    r"""Return $\int f(x)\,\varphi^{(n)}((scale\,x - distance)/width)\,dx$ for each (f, n).
+
+    Each pair is computed by the formula that is accurate for its ratio of scale to width.
+
+    Args:
+        pairs: The distance of the centers, its rounding error, scale and width, which broadcast.
+        orders: Profiles and orders of derivatives.
+    """
     distance, rounding, scale, width = pairs
     wide = scale >= _SWITCH * width
     if not values_are_readable(distance) or not distance.dim():
+        # Both formulas get arguments that they stand; only one of the results is used.
         safe = torch.where(wide, scale, _SWITCH * width)
         closed = _closed_form(distance, rounding, safe, width, orders)
         nodes = _quadrature(distance, rounding, torch.where(wide, width, scale), width, orders)
@@ -277,8 +304,14 @@ def _closed_form(
     With $r = width/scale$, $b = distance/scale$ and a standard normal $Z$ it is
     $r (-r)^n \partial_b^n E f(b + r Z)$. Each term $(x_0 - x)_+^d/d!$ of f adds $r^d H_{n-d}(y)$,
     $y = (b - x_0)/r$, to the expectation. If b is inside, the terms of $x_0 = 1$ add up to the
-    polynomial of f around b, less these terms beyond the edge. The distance is at least 0, and
-    `rounding` is its rounding error; scale and width may have fewer elements.
+    polynomial of f around b, less these terms beyond the edge.
+
+    Args:
+        distance: Of the two centers, at least 0, of any shape.
+        rounding: Its rounding error.
+        scale: The half-width of the support, which broadcasts against the distance.
+        width: The width of the Gaussian, which broadcasts, too.
+        orders: Profiles f and orders of derivatives n.
     """
     ratio, b = width / scale, (distance / scale).clamp_(max=1.0)
     edge = (distance - scale) + rounding
@@ -302,7 +335,7 @@ def _closed_form(
 def _smoothed(profile: Profile, n: int, powers: list[Tensor], b: Tensor) -> Tensor:
     r"""Return $(-r)^n \partial_b^n E f(b + r Z) = (-r)^n \sum_k (r^2/2)^k f^{(n+2k)}(b)/k!$.
 
-    Here f is the polynomial without breaks; `powers` are powers of r.
+    Here f is the polynomial of the profile without breaks; `powers` are r^0, r^1, ...
     """
     terms = [torch.zeros_like(powers[0]) for _ in profile.coefficients[n:]]
     for k, d in enumerate(range(n, len(profile.coefficients), 2)):
@@ -318,7 +351,8 @@ def _smoothed(profile: Profile, n: int, powers: list[Tensor], b: Tensor) -> Tens
 def _repeated_integrals(y: Tensor, lowest: int, highest: int) -> dict[int, Tensor]:
     r"""Return $H_{-d}(y) = E[(Z - y)_+^d]/d!$ and the derivatives $H_n = (-1)^n H_0^{(n)}$.
 
-    For negative y the polynomial $E[(Z - y)^d]/d!$, their limit as y decreases, is subtracted.
+    For negative y the polynomial $E[(Z - y)^d]/d!$, their limit as y decreases, is subtracted. The
+    keys of the result are indices of H, from `lowest` or 0, if that is less, to at least `highest`.
     """
     end, bound = _TAIL_ENDS[y.dtype], _TAIL_BOUNDS[y.dtype]
     y = y.clamp(-end, end)
@@ -340,7 +374,11 @@ def _repeated_integrals(y: Tensor, lowest: int, highest: int) -> dict[int, Tenso
 def _quadrature(
     distance: Tensor, rounding: Tensor, scale: Tensor, width: Tensor, orders: _Orders
 ) -> list[Tensor]:
-    r"""Integrate $f(x)\,\varphi^{(n)}(h x - z)$ by Gauss-Legendre, each half if f has a kink."""
+    r"""Return the same integrals as `_closed_form`, by Gauss-Legendre; each half if f has a kink.
+
+    They are of $f(x)\,\varphi^{(n)}(h x - z)$ with $h = scale/width$, $z = distance/width$. The
+    rounding error is not needed.
+    """
     h, end = scale / width, _TAIL_ENDS[distance.dtype]
     z = torch.minimum(distance / width, h + end)
     x, w = gauss_legendre(_NODES[distance.dtype], distance)
@@ -362,7 +400,7 @@ def _quadrature(
 
 
 def _nodes_together(pairs: Tensor) -> int:
-    """Return the number of nodes that are evaluated at once."""
+    """Return the number of nodes of `_quadrature` that are evaluated at once for these pairs."""
     if sizes_are_symbols():
         return 1
     return max(1, (_BLOCK if pairs.is_cpu else _DEVICE_BLOCK) // max(1, pairs.numel()))

@@ -49,7 +49,7 @@ def normal_sums(
     """
     chunks = split_rows(rows, positions, values, mask, weights)
     run: Callable[..., Sums] = partial(_sums, design)
-    # The first checkpoint of a process takes a second, as does its first optimizer.
+    # One chunk needs no checkpoint, and the first one of a process takes a second.
     if len(chunks) > 1 and torch.is_grad_enabled() and branches_allowed():
         run = recomputed(design, _sums)
     return reduce(add_sums, (run(*chunk) for chunk in chunks))
@@ -62,7 +62,7 @@ def _sums(
     mask: Tensor | None,
     weights: Tensor | None,
 ) -> Sums:
-    """Return the sums of `normal_sums` over one chunk of rows."""
+    """Return the sums of `normal_sums`, of the same arguments, over one chunk of rows."""
     f, h = _prepare(design(_prepare(positions, mask)), mask), _prepare(values, mask)
     weighted_f, weighted_h = _weigh(f, weights, mask), _weigh(h, weights, mask)
     squares = (weighted_h * h).sum((1, 2))
@@ -73,7 +73,7 @@ def _sums(
 
 
 def _weigh(x: Tensor, weights: Tensor | None, mask: Tensor | None) -> Tensor:
-    """Multiply rows (B, L, ...) by weights (B, L), if there are any."""
+    """Multiply rows (B, L, ...) by weights (B, L), if there are any, which are 0 where masked."""
     if weights is None:
         return x
     return x * add_event_dims(_prepare(weights, mask), x.shape[2:])
@@ -90,7 +90,10 @@ def recomputed(module: nn.Module, function: Callable[..., Any]) -> Callable[...,
 
 
 def _prepare(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Convert to float64, with zeros where masked, before any arithmetic: 0 times NaN is NaN."""
+    """Return x (B or 1, L, ...) in float64, with zeros where a mask (B, L) is False.
+
+    Other arithmetic follows: before it NaN must be gone, as 0 times NaN is NaN.
+    """
     return zero_masked(x, mask).double()
 
 
@@ -155,7 +158,7 @@ def solve_orthogonally(matrix: Tensor, design: Tensor, values: Tensor) -> tuple[
 
 
 def add_event_dims(mask: Tensor, event: Size) -> Tensor:
-    """Reshape a mask over locations to broadcast against locations of an event shape."""
+    """Append axes of size 1 to a mask (B, L), to broadcast against locations (B, L, *event)."""
     return mask.reshape(*mask.shape, *(1,) * len(event))
 
 
@@ -165,6 +168,7 @@ def split_rows(rows: int, *tensors: Tensor | None) -> list[Any]:
     # A graph of dynamic length need not know how many there are, and an exported one cannot.
     if exported() or length <= rows:
         return [tensors]
-    # The gradient of a slice would be as large as the whole.
+    # The gradient of a slice would be as large as the whole. A tensor that is None gives a None to
+    # each chunk; its endless iterator is why lengths are not compared.
     chunks = [repeat(None) if x is None else x.split(rows, 1) for x in tensors]
     return list(zip(*chunks, strict=False))

@@ -144,14 +144,16 @@ def is_batched_by_autograd(x: Tensor) -> bool:
 
 @contextmanager
 def outside_modes() -> Iterator[None]:
-    """Make tensors that may be cached, as they belong to no transform and no mode."""
+    """Leave all modes and transforms, so that tensors made in the block may be cached."""
     with torch.inference_mode(False), _disable_current_modes(), torch._C._DisableFuncTorch():
         yield
 
 
 @contextmanager
 def recording() -> Iterator[None]:
-    """Let operations record derivatives within a custom operator, where torch switches them off."""
+    """Let operations record derivatives within a custom operator, where torch prevents it."""
+    # `custom_op` excludes the keys by which autograd records operations and views: guards include
+    # them again.
     keys = torch._C.DispatchKey.AutogradFunctionality, torch._C.DispatchKey.ADInplaceOrView
     first, second = (torch._C._SetExcludeDispatchKeyGuard(key, False) for key in keys)
     with first, second, torch.enable_grad():

@@ -116,10 +116,14 @@ def newton_from_below(
 
 
 def _initial_normalizer(f: Tensor, measure: Tensor, power: Power) -> Tensor:
-    """Return A (R,) up to the error of the quadrature rule, for scores (m, G, R)."""
+    """Return A (R,) up to the error of the quadrature rule, for scores (m, G, R).
+
+    Arguments are as for `_solve_rows`.
+    """
     flat_measure, scores = measure.reshape(1, -1), f.flatten(0, 1)
 
     def sums(A: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mass at A and minus its derivative, both (R,)."""
         mass, rate = ((flat_measure @ v)[0] for v in power.pair(scores - A))
         return mass, rate
 
@@ -144,7 +148,7 @@ def lower_bound(f: Tensor, measure: Tensor, eps: Tensor | float) -> Tensor:
 
 
 def _jensen(mean: Tensor, mass: Tensor, eps: Tensor | float) -> Tensor:
-    """Return the lower bound by a set, given the mean of f on it and its mass."""
+    """Return the bound of `lower_bound` by one set, given the mean of f on it and its mass."""
     log = -mass.clamp_min(torch.finfo(mass.dtype).tiny).log()
     return mean - torch.expm1(eps * log) / eps
 
@@ -159,6 +163,7 @@ class _Solution(NamedTuple):
 
     @classmethod
     def at(cls, A: Tensor, f: Tensor, measure: Tensor, power: Power) -> "_Solution":
+        """Compute weights and masses at some A (R,), for scores f (m, G, R)."""
         weights, escort = power_weights(f - A, measure, power, ("power", "lowered"))
         return cls(A, weights, escort, sum_nodes(weights))
 
@@ -168,7 +173,14 @@ class _Solution(NamedTuple):
 
 
 def _solve(f: Tensor, measure: Tensor, eps: Tensor | None, number: float) -> list[Tensor]:
-    """Return A (R,), weights of p and of its escort (m, G, R), and the mass (R,)."""
+    """Return A (R,), weights of p and of its escort (m, G, R), and the mass (R,).
+
+    Args:
+        f: Scores (m, G, R).
+        measure: Quadrature weights times a base density (m, G, 1).
+        eps: alpha - 1 (R,), or None if it is a number.
+        number: alpha - 1 if eps is None.
+    """
     power, rows = Power(number if eps is None else eps), f.shape[-1]
     A, mass = f.new_empty(rows), f.new_empty(rows)
     weights, escort = (f.new_empty(f.shape) for _ in range(2))
@@ -181,7 +193,7 @@ def _solve(f: Tensor, measure: Tensor, eps: Tensor | None, number: float) -> lis
 
 
 def _row_blocks(f: Tensor) -> list[slice]:
-    """Divide the rows of scores (m, G, R) into blocks; a device and a graph have one."""
+    """Divide the rows of scores (m, G, R) into blocks; on a device, and in a graph, one block."""
     if not f.is_cpu or compiled():
         return [slice(None)]
     rows = f.shape[-1]
@@ -190,7 +202,13 @@ def _row_blocks(f: Tensor) -> list[slice]:
 
 
 def _solve_rows(f: Tensor, measure: Tensor, power: Power) -> _Solution:
-    """Return the solution for scores (m, G, R), by Newton steps from a lower bound."""
+    """Return the solution for a block of rows, by Newton steps from a lower bound.
+
+    Args:
+        f: Scores (m, G, R).
+        measure: Quadrature weights times a base density (m, G, 1).
+        power: The power of the density, its eps a number or (R,).
+    """
     # Close to its maximum, where the density is, a score minus its maximum keeps all its digits.
     top = f.amax((0, 1))
     f = f - top
@@ -211,7 +229,7 @@ def _newton(A: Tensor, f: Tensor, measure: Tensor, power: Power) -> _Solution:
     """Take Newton steps from A (R,) until masses are 1 up to `_CLOSE` or rounding.
 
     Return for each row the solution whose mass is nearest to 1. On a device the number of steps is
-    fixed, and the last solution is returned.
+    fixed, and the last solution is returned. Other arguments are as for `_solve_rows`.
     """
     best = current = _Solution.at(A, f, measure, power)
     if not f.is_cpu:
@@ -252,13 +270,15 @@ def _like_solution(f: Tensor, *_: object) -> list[Tensor]:
 
 
 def _keep(inputs: tuple[object, ...], solution: tuple[Tensor, ...]) -> tuple[object, ...]:
+    """Return what derivatives need: the arguments of `_solve`, A, and weights of the escort."""
     A, _, escort, _ = solution
     return *inputs, A, escort
 
 
 def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
-    """Return the gradients in f and a tensor eps, in blocks of rows."""
+    """Return the gradients in f and a tensor eps, in blocks of rows; see `_keep`."""
     f, measure, eps, number, A, escort = kept
+    # Gradients in A, in the weights of p, and in the weights of its escort.
     by_A, grad, above, _ = grads
     if compiled() and eps is not None and above is not None:
         # In a compiled graph a gradient that is not needed is zero, not None.
@@ -284,7 +304,17 @@ def _pull_back_rows(
     power: Power,
     needs_eps: bool,
 ) -> list[Tensor]:
-    """Return the gradient in f, and if needed in eps, given those in A, weights and escort."""
+    """Return the gradient in f (m, G, R), and if needed in eps (R,), for a block of rows.
+
+    Args:
+        given: Gradients in A (R,), in the weights and in the escort (m, G, R), or None for 0.
+        f: Scores (m, G, R).
+        escort: Weights of the escort (m, G, R).
+        A: The normalizers (R,).
+        measure: Quadrature weights times a base density (m, G, 1).
+        power: The power of the density.
+        needs_eps: Whether the gradient in eps is needed.
+    """
     by_A, grad, above = given
     # A moves so that the mass stays 1: dA is the mean of df with weights p^(2 - alpha), the escort.
     # Summing before multiplying rounds less.
@@ -310,6 +340,7 @@ def _push_forward(kept: Any, changes: Changes) -> tuple[Tensor | None, ...]:
     if eps is not None:
         raise NotImplementedError(NO_FORWARD_MODE)
     by_f = changes[0]
+    # The change of A keeps the mass at 1, see `_pull_back_rows`.
     by_A = sum_nodes(escort * by_f) / sum_nodes(escort)
     offset, power = by_f - by_A, Power(number)
     lowered = lowered_derivative(f - A, measure, power)

@@ -49,6 +49,7 @@ def operator(name: str, function: Callable[..., Any], like: Callable[..., Any]) 
             whose memory is contiguous.
     """
 
+    # Graphs rely on results being laid out in memory as the tensors of `like`.
     @wraps(function)
     def contiguous(*inputs: Any) -> Any:
         results = function(*inputs)
@@ -94,6 +95,8 @@ def differentiable(
     """
 
     class Function(torch.autograd.Function):
+        """The function with its rule of reverse mode, in the form in which torch takes it."""
+
         generate_vmap_rule = vmap is None
 
         @staticmethod
@@ -104,6 +107,7 @@ def differentiable(
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
             outputs = (output,) if isinstance(output, Tensor) else output
+            # Rules get None, not zeros, where a gradient or a change is zero.
             ctx.set_materialize_grads(False)
             if constants:
                 ctx.mark_non_differentiable(*[outputs[i] for i in constants])
@@ -125,6 +129,8 @@ def differentiable(
     Function.forward.__signature__ = signature(function)  # type: ignore[attr-defined]
 
     class WithForwardMode(Function):
+        """The function with a rule of forward mode, which compiled graphs cannot trace."""
+
         @staticmethod
         def jvp(ctx: Any, *changes: Tensor | None) -> Any:
             if forward_mode_depth() > 1:
@@ -137,7 +143,7 @@ def differentiable(
     eager = Function if push_forward is None else WithForwardMode
 
     def call(*inputs: Any) -> Any:
-        # torch's functions with derivatives are slow.
+        # `apply` takes long even where no derivative is wanted.
         if not may_be_differentiated(*[x for x in inputs if isinstance(x, Tensor)]):
             return Function.forward(*inputs)
         return (Function if compiled() else eager).apply(*inputs)
@@ -157,6 +163,7 @@ def _kept(ctx: Any) -> list[Any]:
 
 
 def _refuse(*_: Any) -> Any:
+    """Raise RuntimeError, in place of a derivative."""
     raise RuntimeError(NO_SECOND_DERIVATIVE)
 
 

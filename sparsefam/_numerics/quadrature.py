@@ -102,6 +102,7 @@ def _like_table(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Tensor:
+    """Return an empty tensor of the shape of `_table`."""
     # int() fixes sizes that a trace may hold as symbols.
     shape = MAKERS[name](*(int(size) for size in sizes), *numbers).shape
     return torch.empty(shape, dtype=dtype, device=device)
@@ -233,7 +234,10 @@ def piecewise_integral(function: Callable[[Tensor], Tensor], cuts: Tensor) -> Te
 
 
 def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
-    """Sum over the first axis; infinite, with zero gradient, where a value with a weight is."""
+    """Return sums (*batch) of values (Q, *batch) times weights, which broadcast against them.
+
+    A sum is infinite, with zero gradient, where a value with a positive weight is infinite.
+    """
     infinite = values.isinf()
     total = (weights * torch.where(infinite, 0.0, values)).sum(0)
     return torch.where((infinite & (weights > 0)).any(0), math.inf, total)
@@ -242,7 +246,10 @@ def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
 def _evaluate(
     function: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, order: int
 ) -> tuple[Tensor, Tensor]:
-    """Return values and weights (J, order, *batch) on subintervals with ends (J, *batch)."""
+    """Return values of a function and weights (J, order, *batch) on J subintervals.
+
+    The function maps locations (Q, *batch) to values; the ends of subintervals are (J, *batch).
+    """
     t, weights = graded_rule(order, low, high)
     return function(t.flatten(0, 1)).reshape(t.shape), weights
 
@@ -251,22 +258,27 @@ def _refine(function: Callable[[Tensor], Tensor], cuts: Tensor, rounding: float)
     """Return further cuts (*batch, J'), NaN where an element of the batch needs none.
 
     Subintervals are halved until integrals by `_ORDER` and `_LOWER_ORDER` nodes agree on each.
+    Arguments are as for `line_integral`.
     """
     ordered = sort_cuts(cuts)
     low, high, more, size = ordered[:-1], ordered[1:], [cuts[..., :0]], None
     for _ in range(_MAX_ROUNDS):
-        fine, rough = (_evaluate(function, low, high, n) for n in (_ORDER, _LOWER_ORDER))
-        error = ((fine[0] * fine[1]).sum(1) - (rough[0] * rough[1]).sum(1)).abs()
+        values, weights = _evaluate(function, low, high, _ORDER)
+        rough_values, rough_weights = _evaluate(function, low, high, _LOWER_ORDER)
+        error = ((values * weights).sum(1) - (rough_values * rough_weights).sum(1)).abs()
         if size is None:
-            size = (fine[1] * fine[0].abs()).flatten(0, 1).sum(0)
+            # The integral of the absolute value (*batch), by the first subintervals.
+            size = (weights * values.abs()).flatten(0, 1).sum(0)
         middle = (low + high) / 2
         coarse = (error > _TOLERANCE * size + rounding) & (middle > low) & (middle < high)
+        # Subintervals that are coarse for some element of the batch.
         halved = coarse.reshape(len(coarse), -1).any(-1)
         if not halved.any() or sum(x.shape[-1] for x in more) > _MAX_SUBINTERVALS:
             break
         coarse, middle = coarse[halved], middle[halved]
         more.append(torch.where(coarse, middle, torch.nan).movedim(0, -1))
-        # Continue with the halves of coarse subintervals, empty where only others are coarse.
+        # Continue with the halves of coarse subintervals. They are empty for elements of the batch
+        # for which the subinterval is not coarse.
         low, high = (
             torch.where(coarse, low[halved], middle),
             torch.where(coarse, high[halved], middle),

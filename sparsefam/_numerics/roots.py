@@ -36,6 +36,7 @@ def increasing_root(
     with torch.no_grad():
         # a is the newest location; b brackets the root with it, and c is the end that it replaced.
         b, a = torch.broadcast_tensors(lower.detach(), upper.detach())
+        # An end with a value of the wrong sign counts as the root.
         fa, fb = function(a).clamp_min(0), function(b).clamp_max(0)
         c, fc = a, fa
         step, narrow = torch.full_like(a, 0.5), 4 * torch.finfo(a.dtype).eps
@@ -45,7 +46,7 @@ def increasing_root(
             done = done | (fa == 0) | ((b - a).abs() <= narrow * a.abs())
             if readable and bool(done.all()):
                 break
-            x = a + step * ~done * (b - a)
+            x = a + step * ~done * (b - a)  # a itself where the search is done
             fx = function(x)
             same = torch.sign(fx) == torch.sign(fa)
             c, fc = torch.where(same, a, b), torch.where(same, fa, fb)
@@ -61,7 +62,8 @@ def _interpolation_step(
     """Return the fraction of the way from a to b to go next: one half if interpolation is not safe.
 
     Interpolation takes the parabola of x as a function of f through three points, at f = 0. It is
-    safe if that is monotone from b to c, which Chandrupatla's inequalities in xi and phi say.
+    safe if the parabola is monotone from b to c, which Chandrupatla's inequalities in xi and phi
+    say.
 
     Args:
         a: The newest location, elementwise.

@@ -62,9 +62,10 @@ CONTOURS: dict[float, dict[float, tuple[int, tuple[float, ...]]]] = {
 }
 LEAST_EXPONENT = 1.0
 # Expectations are accurate if some center has this fraction of the largest possible expectation.
-_LEAST_SHARE = 0.25
+_LEAST_FRACTION = 0.25
 # The logarithm of the smallest integral that is not zero: outside the support the sum diverges.
 LOG_ZERO = -13.0
+# Logarithms of waves are clamped to this size.
 _LARGE = 60.0
 # Centers are left out if rows are near to less than this fraction of them.
 _MOST_REACHED = 0.7
@@ -81,7 +82,10 @@ class Contours(NamedTuple):
     fronts: Tensor  # Factors that do not depend on the half-axes, times -i, complex (P, n)
 
     def of(self, level: Tensor | slice, count: int | None = None) -> tuple[Tensor, Tensor]:
-        """Return the first nodes of the contours with these indices, and their factors."""
+        """Return nodes and factors (r, count) of the contours with these indices.
+
+        Without a count all n nodes are returned.
+        """
         return self.nodes[:, :count][level], self.fronts[:, :count][level]
 
 
@@ -111,7 +115,14 @@ def _is_shared(spread: Tensor) -> Tensor:
 def _pull_values_back(
     grad: Tensor, inputs: Sequence[Tensor], slopes: Tensor, axes: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients in loc and scale_tril, given the gradient in the values (R, N)."""
+    """Return the gradients in loc and scale_tril, given the gradient in the values.
+
+    Args:
+        grad: The gradient (R, N).
+        inputs: loc (R, D), scale_tril (R, D, D), centers (N, D) and standard deviations (N,).
+        slopes: Second result of `integrate_rows`, (R, S, N).
+        axes: Its third result, (R, D, D).
+    """
     loc, scale_tril, _, spread = inputs
     width, dim = spread[0].double(), loc.shape[-1]
     # Row by matrix is several times as fast as matrix by column.
@@ -124,7 +135,13 @@ def _pull_values_back(
 
 
 def _slopes_of_pairs(inputs: Four, axes: Tensor, exponent: float) -> tuple[Tensor, Tensor]:
-    """Return values (R, N) and slopes (R, S, N) along axes by the contours of pairs."""
+    """Return values (R, N) and slopes (R, S, N), as `integrate_rows` does, by contours of pairs.
+
+    Args:
+        inputs: loc (R, D), scale_tril (R, D, D), centers (N, D) and standard deviations (N,).
+        axes: Axes along which slopes are taken, (R, D, D).
+        exponent: m.
+    """
     values, by_loc, by_matrix = gaussians_and_slopes(inputs, exponent)
     dim, width = inputs[0].shape[-1], inputs[3][0].double()
     turned = axes.mT.unsqueeze(1) @ by_matrix @ axes.unsqueeze(1)
@@ -154,7 +171,11 @@ def _compute(
     exponent: float,
     sloped: bool,
 ) -> list[Tensor]:
-    """Return values (R, N), slopes (R, S, N), with S = 0 if not `sloped`, and axes (R, D, D)."""
+    """Return values (R, N), slopes (R, S, N), with S = 0 if not `sloped`, and axes (R, D, D).
+
+    Rows that one contour does not serve, and all if widths are unlike, have the contours of pairs.
+    Tensors are as for `integrate_rows`.
+    """
     inputs = loc, scale_tril, centers, spread
     reads = values_are_readable(*inputs)
     with torch.no_grad():
@@ -162,15 +183,15 @@ def _compute(
             return [*_by_pairs(inputs, exponent, sloped)]
         *outputs, converged = integrate_rows(inputs, exponent, sloped)
         if not reads:
-            others = _by_pairs(inputs, exponent, sloped)
+            by_pairs = _by_pairs(inputs, exponent, sloped)
             kept = (converged & _is_shared(spread)).reshape(-1, 1, 1)
-            kinds = zip((kept.squeeze(-1), kept, kept), outputs, others, strict=True)
+            kinds = zip((kept.squeeze(-1), kept, kept), outputs, by_pairs, strict=True)
             return [torch.where(*x) for x in kinds]
         failed = (~converged).nonzero().squeeze(-1)
         if len(failed):
             supports = loc.index_select(0, failed), scale_tril.index_select(0, failed)
-            others = _by_pairs((*supports, centers, spread), exponent, sloped)
-            for x, y in zip(outputs, others, strict=True):
+            by_pairs = _by_pairs((*supports, centers, spread), exponent, sloped)
+            for x, y in zip(outputs, by_pairs, strict=True):
                 x.index_copy_(0, failed, y)
         return outputs
 
@@ -204,7 +225,10 @@ def _like_rows(
 
 
 def _pull_back(kept: Any, grads: Changes, _: Sequence[bool]) -> Changes:
-    """Return gradients in loc and scale_tril; second derivatives by the contours of pairs."""
+    """Return gradients in loc and scale_tril; second derivatives by the contours of pairs.
+
+    The arguments of `_forward`, the slopes and the axes are kept.
+    """
     loc, scale_tril, centers, spread, exponent, slopes, axes = kept
     grad, by_slopes = grads[:2]
     gradients: list[Tensor | None] = [None, None]
@@ -239,6 +263,12 @@ def integrate_rows(
 
     Columns of `axes` are the axes of the supports. Slopes are relative to the width: derivatives
     along the axes in loc and, twice, in A = L L', one diagonal of it after the other.
+
+    Args:
+        inputs: loc (R, D), scale_tril (R, D, D), centers (N, D) and standard deviations (N,), of
+            which only the first is used.
+        exponent: m.
+        sloped: Whether slopes are wanted; else S is 0.
     """
     loc, scale_tril, centers, spread = inputs
     width, dim = spread[0].double(), loc.shape[-1]
@@ -261,7 +291,7 @@ def integrate_rows(
     values = sums[:, 0] * scale
     top = values.amax(-1)
     # False where a sum overflows, too.
-    near = (top / scale - _LEAST_SHARE * largest >= 0) & (top < math.inf)
+    near = (top / scale - _LEAST_FRACTION * largest >= 0) & (top < math.inf)
     return values, sums[:, 1:], axes, near & served
 
 
@@ -287,7 +317,16 @@ def _sum_blocks(
     sloped: bool,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """Compute `_sum_nodes` of the first `count` nodes in blocks of rows."""
+    """Compute `_sum_nodes` of the first `count` nodes, or of all, in blocks of rows.
+
+    Args:
+        rows: R supports.
+        points: Centers of the Gaussians in widths (D, N).
+        contours: The contours of the exponent.
+        count: The number of nodes; None for all.
+        sloped: As for `integrate_rows`.
+        dtype: Of the results.
+    """
     total, size = len(rows.level), points.shape[1]
     waves = (count or max(contours.counts)) * size
     most = _BLOCK if points.is_cpu else _DEVICE_BLOCK
@@ -305,7 +344,8 @@ def _sum_in_order(
 ) -> tuple[Tensor, Tensor]:
     """Compute `_sum_nodes` in blocks of rows that have one contour and reach as many centers.
 
-    Each block sums over the centers near to its rows only, where values are not zero.
+    Each block sums over the centers near to its rows only, where values are not zero. Arguments are
+    as for `_sum_blocks`.
     """
     (dim, size), total = points.shape, len(rows.level)
     count = contours.counts[int(rows.level.amax())] if total else 1
@@ -328,6 +368,7 @@ def _sum_in_order(
         level, most = levels[start], max(1, counts[start])
         n = contours.counts[level]
         most = size if most > _MOST_REACHED * size else most
+        # Rows from `start` on that fit the cache, up to the last one with the same contour.
         end = start + max(1, _BLOCK // (n * most))
         end = min(end, start + levels[start:end].count(level))
         block, nodes = rows.block(start, end), contours.of(slice(level, level + 1), n)
@@ -337,6 +378,7 @@ def _sum_in_order(
             index = _columns(near[start:end], reached[start:end], most)
             nearest = wider.index_select(1, index.flatten()).reshape(dim, end - start, most)
             near_sums, top = _sum_nodes(block, nearest.movedim(0, 1), nodes, sloped, dtype)
+            # Each sum goes to the column of its center, and padding to the further column.
             sums = near_sums.new_zeros(*near_sums.shape[:2], size + 1)
             sums = sums.scatter_(-1, index.unsqueeze(1).expand_as(near_sums), near_sums)[..., :size]
         outputs.index_copy_(0, order[start:end], sums)
@@ -384,8 +426,12 @@ def _sum_nodes(
 ) -> tuple[Tensor, Tensor]:
     """Return values and slopes (r, 1 + S, N), w = 1, and the largest value of any center (r).
 
-    Centers are (D, N) or (r, D, N), and nodes with their factors (r or 1, n). Waves have the given
-    dtype; their exponents' factors are computed in float64.
+    Args:
+        rows: r supports.
+        points: Centers of the Gaussians in widths, (D, N) or (r, D, N).
+        contour: Nodes and their factors, (r or 1, n) each.
+        sloped: Whether slopes are wanted; else S is 0.
+        dtype: Of waves; factors of their exponents are computed in float64.
     """
     nodes, front = contour
     dim, n = points.shape[-2], nodes.shape[-1]
@@ -411,12 +457,13 @@ def _sum_nodes(
     offsets = torch.baddbmm(rows.middles, rows.turns, centers, beta=-1).to(dtype)
     waves = logs @ (-0.5 * offsets * offsets)
     near = (waves[:, 2 * n :] <= 1).to(dtype)
-    # Elsewhere waves vanish or overflow, which takes long.
+    # Elsewhere waves vanish or overflow, which takes long: they are clamped, and not used.
     sizes, phases = waves[:, :n].clamp(-_LARGE, _LARGE).exp_(), waves[:, n : 2 * n]
     sums = front.real.to(dtype) @ phases.cos().mul_(sizes)
     sums = torch.baddbmm(sums, front.imag.to(dtype), phases.sin_().mul_(sizes), alpha=-1)
     if not sloped:
         return sums * near, largest
+    # Values, derivatives along the axes, and one diagonal of second derivatives after the other.
     terms, start = [sums[:, :1], offsets * sums[:, 1 : 1 + dim]], 1 + dim
     for gap in range(dim):
         end = start + dim - gap

@@ -175,7 +175,8 @@ def _decay_rule(count: int, low: float, high: float, like: Tensor) -> tuple[Tens
     r"""Return nodes and weights (count,) for smooth functions on $(0, \infty)$ that decay.
 
     It is the midpoint rule in $\tau$ from `low` to `high` after $s = e^{\tau - e^{-\tau}}$, which
-    converges geometrically if the integrand is negligible at both ends.
+    converges geometrically if the integrand is negligible at both ends. The nodes have the dtype
+    and device of `like`.
     """
     step = (high - low) / count
     tau = low + step * (torch.arange(count, dtype=like.dtype, device=like.device) + 0.5)
@@ -190,7 +191,7 @@ def _unit_steps(x: Tensor) -> Tensor:
 
 
 def _horner(coefficients: Sequence[float], z: Tensor) -> Tensor:
-    """Evaluate a polynomial with ascending coefficients."""
+    """Evaluate a polynomial with ascending coefficients at z, of any shape."""
     total = torch.full_like(z, coefficients[-1])
     for c in reversed(coefficients[:-1]):
         total = total * z + c
@@ -276,6 +277,7 @@ def characteristic(rho: Tensor, nu: Tensor | float) -> Tensor:
     size = rho.abs()
     large = size >= (_LARGE_RATIO * nu).clamp_min(_LARGE_RHO)
     zero = ~large & (rho.square() > 4 * _LARGEST_EXPONENT[rho.dtype] * (nu + 1))
+    # Both formulas are computed everywhere, with harmless arguments where they are not used.
     inner = _cosine_mean(torch.where(large | zero, 0.0, rho), nu)
     outer = _sine_transform(torch.where(large, size, _LARGE_RHO), torch.where(large, nu, 1.0))
     return torch.where(large, outer, torch.where(zero, 0.0, inner))
@@ -352,15 +354,21 @@ def ball_to_space(u: Tensor) -> Tensor:
 
 
 def _largest_radius(x: Tensor) -> float:
-    """Return the largest radius in the ball: the affine map that follows rounds in D terms."""
+    """Return the largest radius of points (..., D) in the ball.
+
+    It is below 1 by a rounding error of the sums of D terms in the affine map that follows.
+    """
     return 1 - 2 * x.shape[-1] * torch.finfo(x.dtype).eps
 
 
 def _radius(x: Tensor, limit: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return |x|^2, or 0 if that is above the limit; whether it is below; and |x|, or 1 if so."""
+    """Return |x|^2, a mask `small` of |x|^2 below the limit, and |x|, (..., 1) for x (..., D).
+
+    Only one of the numbers is used: |x|^2 is 0 where it is not small, and |x| is 1 where it is.
+    """
     square = x.square().sum(-1, keepdim=True)
     small = square < limit
-    # Neither may overflow or lack a gradient where the other is used.
+    # Not even the number that is not used may overflow or lack a gradient.
     size = x.detach().abs().amax(-1, keepdim=True)
     unit = torch.where(small, 1.0, x / torch.where(small, 1.0, size))
     norm = unit.square().sum(-1, keepdim=True).sqrt() * size
@@ -370,8 +378,12 @@ def _radius(x: Tensor, limit: float) -> tuple[Tensor, Tensor, Tensor]:
 def _fraction(s: Tensor, numerator: Callable[[int], int]) -> Tensor:
     r"""Return the continued fraction 1/(1 + a_1 s/(3 + a_2 s/(5 + ...))) of numerators a.
 
-    It is $\tanh(\sqrt s)/\sqrt s$ for a_k = 1 (Lambert), and $\operatorname{artanh}$ for a_k = -k^2
-    (Gauss).
+    It is $\tanh(\sqrt s)/\sqrt s$ for a_k = 1 (Lambert), and
+    $\operatorname{artanh}(\sqrt s)/\sqrt s$ for a_k = -k^2 (Gauss).
+
+    Args:
+        s: Any shape.
+        numerator: a_k as a function of k.
     """
     total = torch.full_like(s, 2 * _DEPTH_OF_FRACTIONS + 1)
     for k in range(_DEPTH_OF_FRACTIONS, 0, -1):

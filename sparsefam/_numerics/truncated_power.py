@@ -34,7 +34,8 @@ NO_HIGHER_DERIVATIVE = (
     "derivatives of expectations exist up to the order k + 1, where k is the exponent "
     "1/(alpha - 1) of a density, or beta/(alpha - 1) of its escort"
 )
-# Functions whose weights are derivatives: in x, of the power divided by `Power.factor`; and in eps.
+# Functions whose weights are derivatives: in x, "lowered" multiplied by `Power.factor`, and
+# "log_lowered" as it is; and in eps.
 _BY_X = {"power": "lowered", "log": "log_lowered"}
 _BY_EPS = {"power": "slope", "log": "log_slope"}
 
@@ -98,7 +99,10 @@ def _keep(inputs: tuple[object, ...], weights: tuple[Tensor, ...]) -> tuple[obje
 
 
 def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
-    """Return the gradients in x and eps, sums over the functions whose weights were computed."""
+    """Return the gradients in x and eps, sums over the functions whose weights were computed.
+
+    `grads` are gradients in the weights of each function. For the kept objects see `_keep`.
+    """
     x, measure, eps, number, ratio, order, names, lowered = kept
     power = Power(number if eps is None else eps, ratio, order)
     by_x, by_eps = None, None
@@ -144,6 +148,7 @@ def _rate(name: str, x: Tensor, measure: Tensor, power: Power, lowered: Tensor |
 
 def _scaled(lowered: Tensor, power: Power) -> Tensor:
     """Return the derivative of a power, its factor times the lowered power."""
+    # At order 0 and ratio 1 the factor is 1.
     return power.factor * lowered if power.order or power.ratio != 1 else lowered
 
 
@@ -162,7 +167,15 @@ def lowered_derivative(x: Tensor, measure: Tensor, power: Power) -> Tensor:
 
 
 def power_slopes(x: Tensor, measure: Tensor, power: Power, name: str, grad: Tensor) -> Tensor:
-    """Return the gradient in eps (R,), given the gradient in the weights of a function."""
+    """Return the gradient in eps (R,), given the gradient in the weights of a function.
+
+    Args:
+        x: Values at the nodes (m, G, R).
+        measure: Quadrature weights times a base density, which broadcast against x.
+        power: The power, its eps a number or (R,).
+        name: Of the function, "power" or "log".
+        grad: The gradient in its weights (m, G, R).
+    """
     if name not in _BY_EPS or power.order:
         raise RuntimeError("only first derivatives of a density, not of its escort, exist in alpha")
     (slopes,) = integrals(x, measure, power, (_BY_EPS[name],))
@@ -177,10 +190,22 @@ def vmap_rows(
     measure: Tensor,
     *arguments: object,
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """Apply a function with the axis that vmap adds among the rows, the last axis."""
+    """Apply a function with the axis that vmap adds among the rows, the last axis.
+
+    Return its results, and in which of their axes vmap finds its axis.
+
+    Args:
+        function: From x, measure and further arguments to tensors whose last axis is for rows.
+        info: From torch; it has the size of the axis.
+        dims: In which axis each argument has it, or None.
+        x: Values at the nodes (m, *columns), with that axis.
+        measure: Quadrature weights times a base density, which broadcast against x.
+        arguments: Tensors whose last axis is for rows, and other objects.
+    """
     count = info.batch_size
 
     def fold(value: Any, dim: int | None) -> Any:
+        """Put the axis before the rows, and make one axis of both."""
         if not isinstance(value, Tensor):
             return value
         if dim is None:
@@ -192,8 +217,8 @@ def vmap_rows(
     # A measure with one column is shared by all rows.
     if measure.shape[-1] > 1 or dims[1] is not None:
         measure = fold(measure, dims[1])
-    others = [fold(value, dim) for value, dim in zip(arguments, dims[2:], strict=True)]
-    weights = [w.unflatten(-1, (count, -1)) for w in function(fold(x, dims[0]), measure, *others)]
+    folded = [fold(value, dim) for value, dim in zip(arguments, dims[2:], strict=True)]
+    weights = [w.unflatten(-1, (count, -1)) for w in function(fold(x, dims[0]), measure, *folded)]
     return tuple(weights), tuple(w.dim() - 2 for w in weights)
 
 

@@ -76,6 +76,7 @@ def as_tensors(**arguments: Any) -> dict[str, Tensor]:
 
 
 def _as_tensor(name: str, value: Any, dtype: torch.dtype, device: torch.device | None) -> Tensor:
+    """Convert a named number, sequence or tensor, or raise the ValueError of `as_tensors`."""
     if isinstance(value, Tensor) and value.is_complex():
         raise ValueError(f"{name} must be real, got {value}")
     if isinstance(value, bool) or isinstance(value, Tensor) and value.dtype == torch.bool:
@@ -91,7 +92,7 @@ def _as_tensor(name: str, value: Any, dtype: torch.dtype, device: torch.device |
 
 
 def saturated(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return finite numbers in another dtype, its largest for those that are larger."""
+    """Return numbers in another dtype, clamped to its largest finite numbers."""
     largest = torch.finfo(dtype).max
     return x.clamp(-largest, largest).to(dtype)
 
@@ -129,7 +130,12 @@ def broadcast_location_scale(**arguments: Tensor | float | Sequence[float]) -> t
 
 
 def _broadcast(tensors: Mapping[str, Tensor], event_dims: list[int]) -> tuple[Tensor, ...]:
-    """Broadcast all but the last dimensions, which belong to one event."""
+    """Broadcast named tensors to one batch shape.
+
+    Args:
+        tensors: Tensors by name, (*batch, *event), whose batches broadcast.
+        event_dims: For each the number of its last dimensions that belong to one event and stay.
+    """
     pairs = list(zip(tensors.values(), event_dims, strict=True))
     try:
         batch = broadcast_shapes(*(x.shape[: x.dim() - dim] for x, dim in pairs))
@@ -174,7 +180,7 @@ def difference(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def require(valid: Tensor, name: str, rule: str, value: object) -> None:
-    """Raise ValueError, naming argument, rule and value, unless all of `valid` holds.
+    """Raise ValueError, "`name` must be `rule`, got `value`", unless all of `valid` holds.
 
     As in torch.distributions the check passes through `torch.func.vmap` and is left out of a
     compiled graph, which cannot branch on values, and for tensors on the meta device.
@@ -184,7 +190,10 @@ def require(valid: Tensor, name: str, rule: str, value: object) -> None:
 
 
 def _first_invalid(value: object, valid: Tensor) -> object:
-    """Return the value to show in a message: large tensors show their first invalid entries."""
+    """Return the value to show in a message: of a large tensor its first invalid entries.
+
+    `valid` is a mask of the entries, or of the first dimensions of the value.
+    """
     if isinstance(value, tuple):
         return tuple(_first_invalid(entry, valid) for entry in value)
     if isinstance(value, dict):
@@ -247,7 +256,7 @@ def broadcasts_to(shape: Size, batch: Size | tuple[int, ...]) -> bool:
 
 
 def is_count(x: object) -> bool:
-    """Return whether something is a positive integer that sizes can be."""
+    """Return whether x is an integer from 1 to `LARGEST_SIZE`, of any integer type but bool."""
     return isinstance(x, Integral) and not isinstance(x, bool) and 1 <= int(x) <= LARGEST_SIZE
 
 
@@ -277,9 +286,9 @@ def require_tensor(name: str, value: object) -> None:
 
 
 def require_shape(name: str, value: Any, of: Size | None = None) -> Size:
-    """Return a shape, or raise ValueError unless a value is a sequence of sizes from 0.
+    """Return a value as a Size, or raise ValueError unless it is a sequence of sizes from 0.
 
-    A tensor of the shape `of` must expand to it.
+    If a shape `of` is given, tensors of this shape must expand to the value.
     """
     if sizes_are_symbols():
         return Size(value)  # sizes may be symbols
@@ -307,18 +316,23 @@ def require_power(beta: object, batch_shape: Size) -> None:
 
 
 def in_float64(x: Tensor) -> Tensor:
-    """Return floating-point numbers as float64."""
+    """Return floating-point numbers as float64, and others, such as integers, as they are."""
     return x.double() if x.is_floating_point() else x
 
 
 def map_tensors(x: Any, change: Callable[[Tensor], Tensor], **fixed: Any) -> Any:
     """Return a copy of a distribution, or of objects that it holds, with all tensors changed.
 
-    Distributions take the attributes `fixed` besides; other objects than modules are shared.
+    Args:
+        x: A distribution, transform or module; a tensor; or a list, tuple or dict of these. Other
+            objects are not copied.
+        change: From a tensor to the tensor that replaces it.
+        fixed: Attributes that all copied distributions get besides.
     """
     copies: list[tuple[Any, Any]] = []
 
     def of(x: Any) -> Any:
+        """Return the copy of an object."""
         if isinstance(x, Tensor):
             return change(x)
         if type(x) in (list, tuple):
