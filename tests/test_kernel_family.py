@@ -368,6 +368,20 @@ def test_derivatives_of_every_order_that_exists(
         derivatives(0.0, order + 1)
 
 
+@pytest.mark.parametrize("beta", [0.05, 0.3])
+def test_derivatives_in_alpha_of_escorts_with_poles(beta: float) -> None:
+    options = {"weights": WEIGHTS.double(), "inducing_points": POINTS.double()}
+
+    def mean(alpha: Tensor) -> Tensor:
+        return cast(Tensor, make(KernelDeformedExp, alpha=alpha, **options).escort(beta).mean)
+
+    alpha = torch.tensor(1.8, dtype=DOUBLE, requires_grad=True)
+    (due,) = torch.autograd.grad(mean(alpha), alpha)
+    # Of the fourth order in the step.
+    near, far = ((mean(alpha + h) - mean(alpha - h)).detach() / (2 * h) for h in (5e-4, 1e-3))
+    torch.testing.assert_close((4 * near - far) / 3, due, rtol=1e-6, atol=0)
+
+
 def test_a_basis_whose_centers_are_replaced() -> None:
     p, psi = make(), GaussianRBF(torch.tensor([0.0, 0.5]), 0.01)
     exact = make(weights=WEIGHTS.double())

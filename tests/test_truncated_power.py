@@ -25,7 +25,8 @@ WAVES = 3 * torch.sin(20 * T + PHASES)
 def test_a_dip_between_nodes_is_found(gap: float) -> None:
     """A hole narrower than the distance of nodes and of check points."""
     x, w = gauss_legendre(8, LIKE)
-    for center in (0.0, 0.037, 0.0975, 0.51, -0.86):  # 0.0975: midway between check points
+    # 0.0975 is midway between check points, -0.9937 between the first two.
+    for center in (0.0, 0.037, 0.0975, 0.51, -0.86, *((-0.9937,) if gap < 5e-3 else ())):
         u = (x - center).square() - gap**2
         weights, _ = power_weights((u - 1).unsqueeze(-1), w.unsqueeze(-1), Power(1.0), PAIR)
         low, high = center - gap, center + gap

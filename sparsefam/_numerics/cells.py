@@ -205,9 +205,9 @@ def _sign_changes(values: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
 def _with_dips(u: Tensor, points: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """Return check points and values (C, n), some moved to the vertex of a dip across zero.
 
-    If three values a, b, c at even distances have one sign, the parabola through them may cross
-    zero twice only where b is at most half the mean of a and c: where b (a + c) > 4 b^2. Distances
-    of check points grow from the ends of a subinterval: narrow dips next to these may be missed.
+    If three values a, b, c have one sign, the parabola through them may cross zero twice only where
+    a (1 - s)^2 + c s^2 has a larger size than b, which is at the fraction s of the way: where its
+    product with b is larger than b^2.
 
     Args:
         u: Nodal values (m, n) of polynomials.
@@ -216,7 +216,10 @@ def _with_dips(u: Tensor, points: Tensor, values: Tensor) -> tuple[Tensor, Tenso
     """
     products = values[1:] * values[:-1]
     previous, following, inner = products[:-1], products[1:], values[1:-1]
-    excess = (previous + following).addcmul_(inner, inner, value=-4)  # b (a + c) - 4 b^2
+    steps = points[:, :1].diff(dim=0)
+    fraction = steps[:-1] / (steps[:-1] + steps[1:])
+    excess = (previous * (1 - fraction).square()).addcmul_(following, fraction.square())
+    excess = excess.addcmul_(inner, inner, value=-1)
     dips = torch.minimum(torch.minimum(previous, following), excess)
     if values_are_readable(u):
         column = (dips.amax(0) > 0).nonzero().squeeze(-1)
@@ -229,11 +232,11 @@ def _with_dips(u: Tensor, points: Tensor, values: Tensor) -> tuple[Tensor, Tenso
         row, column = torch.cartesian_prod(*axes).unbind(-1)
     # Chebyshev coefficients of the polynomials and of three derivatives (4, m, K).
     middle, series = (row + 1, column), table("chebyshev", (len(u),), u) @ u.index_select(1, column)
-    before, mid, after = (values[row + k, column] for k in range(3))
-    # A vertex is a root of the slope; differences of neighbors stand in for slopes at the ends.
+    mid = values[middle]
+    # A vertex is a root of the slope.
     left, right = (points[row + k, column] for k in (0, 2))
-    steps = _ROOT_STEPS.get(u.dtype, 4)
-    x = _roots(series[1:], left, right, mid - before, after - mid, steps)
+    at_left, at_right = (_chebyshev_sum(series[1], end) for end in (left, right))
+    x = _roots(series[1:], left, right, at_left, at_right, _ROOT_STEPS.get(u.dtype, 4))
     height = _chebyshev_sum(series[0], x)
     crosses = (dips[row, column] > 0) & ((height > 0) != (mid > 0))
     points = points.clone()  # columns share their memory
@@ -474,7 +477,7 @@ def _piece_weights(x: Tensor, pieces: Pieces, power: Power, names: tuple[str, ..
     if (pole := _pole(power, names)) is None:
         nodes, weights = (v.unsqueeze(-1) for v in _unit_rule(order, x, power, names))
     else:
-        nodes, weights = _pole_rule(2 * order, pieces, pole)
+        nodes, weights = _pole_rule(2 * order, pieces, pole, 3 if "slope" in names else 1)
     y = torch.addcmul(lower, width, nodes)
     basis = _chebyshev_polynomials(y, order)
     # The polynomials at the nodes of the rule (q, K).
@@ -525,11 +528,11 @@ def _pole(power: Power, names: tuple[str, ...]) -> Tensor | float | None:
     Near a root a function with a pole is like a power of the distance. Entries of a tensor that are
     not between -1 and 0 mean that there is no pole.
     """
-    k = power.exponent
-    if not {"power", "lowered"}.issuperset(names) or not (power.order or power.ratio != 1):
+    if power.order == 0 and power.ratio == 1:
         return None  # The exponent is at least 1, as alpha is at most 2.
     # A lowered power with the exponent -1 is a delta, see `_at_edges`, and has no pole.
-    lowered = k - 1 if "lowered" in names else k
+    k = power.exponent
+    lowered = k - 1 if {"lowered", "slope"}.intersection(names) else k
     if not isinstance(lowered, Tensor):
         least = lowered if lowered > -1 else k
         return least if -1 < least < 0 else None
@@ -537,34 +540,38 @@ def _pole(power: Power, names: tuple[str, ...]) -> Tensor | float | None:
     return None if values_are_readable(least) and not bool((least < 0).any()) else least
 
 
-def _pole_rule(count: int, pieces: Pieces, pole: Tensor | float) -> tuple[Tensor, Tensor]:
+def _pole_rule(
+    count: int, pieces: Pieces, pole: Tensor | float, grade: int
+) -> tuple[Tensor, Tensor]:
     r"""Return nodes and weights (2 count, K) on [0, 1] for functions with poles at roots.
 
     A piece has two halves. In one with a root at its end, functions are interpolated by Legendre
-    polynomials $P_j$ after division by $s^\kappa$, with the distance s from the root. The integral
-    $\int s^\kappa P_j ds$ on [0, 1] is $1/(\kappa + 1)$ for j = 0, and for other j the integral of
-    j - 1 times $(\kappa - j + 1)/(\kappa + j + 1)$. Other halves have the rule of
-    `smooth_unit_rule`.
+    polynomials $P_j(z)$ after division by $s^\kappa$, with the distance $s = z^g$ from the root.
+    Then $s^\kappa ds$ is $g z^a dz$ with $a = g(\kappa + 1) - 1$. The integral $\int z^a P_j dz$ on
+    [0, 1] is $1/(a + 1)$ for j = 0, and for other j that of j - 1 times $(a - j + 1)/(a + j + 1)$.
+    Other halves have the rule of `smooth_unit_rule`.
 
     Args:
         count: Nodes of a half.
         pieces: K pieces.
         pole: $\kappa$, a number or (K,); there is no pole unless it is between -1 and 0.
+        grade: g, 1 for powers; more if there are logarithms of s, too.
     """
     like = pieces.lower
     kappa = torch.as_tensor(pole, dtype=like.dtype, device=like.device).expand_as(like)
     has_pole = (kappa > -1) & (kappa < 0)
     kappa = torch.where(has_pole, kappa, -0.5)  # any number between serves where there is no pole
     legendre, smooth = table("legendre", (count,), like), smooth_unit_rule(count, like)
-    s, matrix = legendre[:, :1], legendre[:, 1:]
+    z, matrix = legendre[:, :1], legendre[:, 1:]
     j = torch.arange(1, count, dtype=like.dtype, device=like.device).unsqueeze(-1)
-    moments = torch.cat([1 / (kappa + 1).unsqueeze(0), (kappa - j + 1) / (kappa + j + 1)])
-    weights = (matrix @ moments.cumprod(0)) * s**-kappa
+    exponent = grade * (kappa + 1) - 1
+    moments = torch.cat([1 / (exponent + 1).unsqueeze(0), (exponent - j + 1) / (exponent + j + 1)])
+    weights = (matrix @ moments.cumprod(0)) * grade * z ** (grade - 1 - exponent)
     # Distances from the lower end and from the upper end (count, K), and weights.
     halves = []
     for end in (pieces.lower, pieces.upper):
         at_root = has_pole & (end.abs() < 1)
-        pairs = zip((s, weights), smooth, strict=True)
+        pairs = zip((z**grade, weights), smooth, strict=True)
         halves.append([torch.where(at_root, a, b.unsqueeze(-1)) / 2 for a, b in pairs])
     (nodes, lower_weights), (distances, upper_weights) = halves
     return torch.cat([nodes, 1 - distances]), torch.cat([lower_weights, upper_weights])
