@@ -123,6 +123,7 @@ class ClosedForm(Rule):
 
     def means(self, p: Any, psi: Any, mode: Mode) -> Tensor:
         result = self.function(p, psi)
+        # The rules for all pairs take the cases that the function leaves to them.
         if _declines(result):
             return _first(GENERAL, p, psi, mode).means(p, psi, mode)
         return cast(Tensor, result)

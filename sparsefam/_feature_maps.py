@@ -212,6 +212,7 @@ class KernelFeatures(FeatureMap):
         pairs = zip(points.split(_BLOCK), _lines(points, axis, t).split(_BLOCK), strict=True)
         blocks = []
         for block, moved in pairs:
+            # Each point with all locations on the line of each point of the block.
             matrix = kernel_matrix(self.kernel, block, moved.flatten(0, 1))
             blocks.append(matrix.unflatten(-1, moved.shape[:2]).diagonal().T)
         return torch.cat(blocks)

@@ -98,6 +98,7 @@ class Mesh(Rule):
     name = "mesh"
 
     def serves(self, p: KernelDistribution, psi: Basis, mode: Mode) -> bool:
+        # Expectations of a stack are taken basis by basis, each on a mesh of its own.
         return mode.contexts or not isinstance(psi, Stack)
 
     def means(self, p: KernelDistribution, psi: Basis, mode: Mode) -> Tensor:

@@ -224,7 +224,7 @@ class BetaGaussian(PowerDistribution):
 
     @property
     def _law(self) -> Law | None:
-        # A subclass may have another `log_prob`.
+        # Only uniform densities have a law here. A subclass may have another `log_prob`.
         if type(self) is not BetaGaussian or self._fixed_exponent != 0:
             return None
         low, high = self.loc - self.scale, self.loc + self.scale

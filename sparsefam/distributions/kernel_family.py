@@ -437,6 +437,7 @@ class KernelDistribution(Univariate):
 
     @lazy_property
     def _line(self) -> Line:
+        """The distribution functions, made when they are first asked for."""
         return Line(self._solution)
 
     @constraints.dependent_property(is_discrete=False)
@@ -492,6 +493,7 @@ class KernelDistribution(Univariate):
         return on_line(self.log_prob, self._cuts(), self._ends())
 
     def _moment_about(self, n: int, center: Tensor) -> Tensor:
+        """Return E[(t - center)^n] (*batch), summed over the nodes; ValueError if none exists."""
         self._require_moment(n)
         s, nodes = self._solution, self.mesh.nodes.squeeze(-1)
         weights = s.weights_on(self.mesh).reshape(len(nodes), *self.batch_shape).double()

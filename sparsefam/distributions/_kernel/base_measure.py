@@ -237,6 +237,7 @@ def _split(base: Distribution, dim: int) -> list[Distribution]:
         raise ValueError(f"base must have {dim} univariate factors, got {base}")
 
     def member(i: int) -> Any:
+        """Return the i-th member, which has no batch."""
         if isinstance(base, SparseDistribution):
             return base[i]
         return select_batch(base, Size(), lambda x, event: x[i])
