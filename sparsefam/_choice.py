@@ -52,7 +52,10 @@ class Mode(NamedTuple):
 
 
 class Rule:
-    r"""One way to compute $E_p[\psi]$."""
+    r"""One way to compute $E_p[\psi]$.
+
+    Its methods take a density p (*batch), a basis psi of N functions, or a callable, and the mode.
+    """
 
     name: str
 
@@ -66,7 +69,7 @@ class Rule:
         raise NotImplementedError
 
     def contexts(self, p: Any, psi: Any, by_head: Tensor, mode: Mode) -> Tensor:
-        r"""Return contexts $E_p[\psi]^\top C$ (*batch, E), with C (*batch[:-1], N, E).
+        r"""Return contexts $E_p[\psi]^\top C$ (*batch, E), with C = `by_head` (*batch[:-1], N, E).
 
         Expectations of many queries are computed in blocks, and again in the backward pass, as they
         would be more numbers than the rest of a layer. Compiled graphs and transforms of
@@ -80,6 +83,7 @@ class Rule:
             return _contract(p.expect(psi), by_head)
 
         def block(psi: Basis, queries: DensityLike) -> Tensor:
+            """Return the contexts of some queries."""
             return _contract(queries.expect(psi), by_head)
 
         count = p.batch_shape[-1]
@@ -100,12 +104,17 @@ def _contract(features: Tensor, by_head: Tensor) -> Tensor:
 
 
 def count_pairs(p: DensityLike, psi: Basis) -> str:
-    """Return the numbers of densities and of functions."""
+    """Describe the numbers of densities and of functions, for `explain`."""
     return f"{p.batch_shape.numel()} x {len(psi)} pairs"
 
 
 class ClosedForm(Rule):
-    """A function of p and psi, which may return NotImplemented."""
+    """A function that was registered for types of p and psi.
+
+    Args:
+        function: From p and psi to expectations (*batch, N), or to NotImplemented.
+        types: The types of p and of psi.
+    """
 
     name = "closed form"
 
@@ -114,6 +123,7 @@ class ClosedForm(Rule):
 
     def means(self, p: Any, psi: Any, mode: Mode) -> Tensor:
         result = self.function(p, psi)
+        # The rules for all pairs take the cases that the function leaves to them.
         if _declines(result):
             return _first(GENERAL, p, psi, mode).means(p, psi, mode)
         return cast(Tensor, result)
@@ -171,7 +181,7 @@ def register_expect(distribution: type, basis: type) -> Callable[[_ClosedForm], 
 
 
 def nearest(distribution: type, basis: type) -> tuple[Rule, ...]:
-    """Return the rules of the nearest pair of types."""
+    """Return the rules in the table for the nearest pair of base classes, none if there is none."""
     for p in distribution.__mro__:
         for b in basis.__mro__:
             if (p, b) in TABLE:

@@ -50,7 +50,12 @@ class FeatureMap(ABC):
 
     @abstractmethod
     def along(self, axis: int, t: Tensor) -> Tensor:
-        """Evaluate each function on a line through its point: coordinates (q,) to (n, q)."""
+        """Evaluate each of n functions on a line through its point, along an axis, (n, q).
+
+        Args:
+            axis: The axis.
+            t: Coordinates (q,) on the axis.
+        """
 
     @abstractmethod
     def detach(self) -> "FeatureMap":
@@ -61,15 +66,22 @@ class FeatureMap(ABC):
         """Coordinates (n,) along an axis at which functions are not smooth, as far as known."""
 
     def score(self, weights: Tensor, t: Tensor, batch: Size) -> Tensor:
-        """Evaluate scores (*S, *batch) with weights (*batch, I) at locations (*S, *batch, D)."""
+        """Evaluate scores (*S, *batch).
+
+        Args:
+            weights: Weights (*batch, I), or a shape that broadcasts.
+            t: Locations (*S, *batch, D), or a shape that broadcasts.
+            batch: The batch of the scores.
+        """
         lead = t.shape[:-1]
         columns = self.at(t.reshape(-1, t.shape[-1])).to(weights)
         if self.batch:
             return _with_batched_features(columns, weights, lead, batch)
-        if lead[max(0, len(lead) - len(batch)) :].numel() == 1:
+        samples = max(0, len(lead) - len(batch))  # the number of axes in *S
+        if lead[samples:].numel() == 1:
             # Locations that the batch shares: one matrix product.
             scores = columns.T @ weights.expand(*batch, -1).reshape(-1, weights.shape[-1]).T
-            return scores.reshape(lead[: max(0, len(lead) - len(batch))] + batch)
+            return scores.reshape(lead[:samples] + batch)
         return (columns.T.reshape(*lead, len(columns)) * weights).sum(-1)
 
 
@@ -135,13 +147,17 @@ def require_kernel(kernel: object) -> None:
 
 
 class Gaussian(nn.Module):
-    r"""$\exp(-\tfrac12 \sum_d (x_d - y_d)^2 / h_d^2)$, a kernel without parameters to learn."""
+    r"""$\exp(-\tfrac12 \sum_d (x_d - y_d)^2 / h_d^2)$, a kernel without parameters to learn.
+
+    Args:
+        bandwidth: $h$ (D,).
+    """
 
     bandwidth: Tensor
 
     def __init__(self, bandwidth: Tensor) -> None:
         super().__init__()
-        self.register_buffer("bandwidth", bandwidth)  # (D,)
+        self.register_buffer("bandwidth", bandwidth)
 
     def __str__(self) -> str:
         return f"bandwidth {', '.join(f'{h:.3g}' for h in self.bandwidth.tolist())}"
@@ -152,6 +168,7 @@ class Gaussian(nn.Module):
         rows = max(1, _PAIRS // max(1, len(y)))
 
         def evaluate(x: Tensor) -> Tensor:
+            """Return the kernel between some of the first locations and all others."""
             # By differences, which keep their digits far from zero; torch.cdist has no forward-mode
             # derivative.
             squares = [(a.unsqueeze(-1) - b).square() for a, b in zip(x.T, y.T, strict=True)]
@@ -195,6 +212,7 @@ class KernelFeatures(FeatureMap):
         pairs = zip(points.split(_BLOCK), _lines(points, axis, t).split(_BLOCK), strict=True)
         blocks = []
         for block, moved in pairs:
+            # Each point with all locations on the line of each point of the block.
             matrix = kernel_matrix(self.kernel, block, moved.flatten(0, 1))
             blocks.append(matrix.unflatten(-1, moved.shape[:2]).diagonal().T)
         return torch.cat(blocks)
@@ -219,7 +237,7 @@ class BasisFeatures(FeatureMap):
         if not isinstance(basis, Basis):
             raise ValueError(f"basis must be a basis, got {basis!r}")
         self.basis = basis
-        # They only say where to look for narrow functions.
+        # Points only say where to look for narrow functions: they need no gradients.
         with torch.no_grad():
             self.points = _points_of(basis)
 
@@ -241,7 +259,7 @@ class BasisFeatures(FeatureMap):
 
 
 def _points_of(basis: Basis) -> Tensor:
-    """Return the center of each function (N, D) in float64; the origin if it is nowhere narrow."""
+    """Return the center of each function (N, D) in float64; 0 for waves and powers."""
     if isinstance(basis, Stack):
         return torch.cat([_points_of(member) for member in basis.bases])
     if isinstance(basis, Product):
@@ -249,13 +267,13 @@ def _points_of(basis: Basis) -> Tensor:
         return torch.cartesian_prod(*axes).reshape(-1, len(axes))
     if isinstance(basis, GaussianRBF):
         return basis.centers.double().reshape(len(basis), -1)
-    # B-splines are centered in their supports; waves and powers have none.
+    # B-splines have a bounded support, with its middle as the center. Waves and powers have none.
     ends = basis.effective_support
     if ends is None:
         device = [*basis.buffers(), *basis.parameters(), torch.empty(0)][0].device
         shape = len(basis), basis.event_shape.numel()
         return torch.zeros(shape, dtype=torch.float64, device=device)
-    return (ends[0].double() + ends[1].double()).unsqueeze(-1) / 2
+    return (ends[0].double() + ends[1].double()).unsqueeze(-1) / 2  # numbers: D = 1
 
 
 def _lines(points: Tensor, axis: int, t: Tensor) -> Tensor:
@@ -266,7 +284,7 @@ def _lines(points: Tensor, axis: int, t: Tensor) -> Tensor:
 
 
 def require_weights(weights: Tensor, features: FeatureMap) -> None:
-    """Raise ValueError unless weights (*batch, I) fit the functions."""
+    """Raise ValueError unless weights are (*batch, I) for I functions, and batches broadcast."""
     _require_floating("weights", weights)
     shape, count = tuple(weights.shape), features.points.shape[-2]
     if not features.points.numel():

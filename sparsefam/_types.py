@@ -38,19 +38,19 @@ class DensityLike(Protocol):
         """The variance of each coordinate (*batch, *event)."""
 
     def __getitem__(self, index: object) -> Self:
-        """Index the batch."""
+        """Return the densities at an index of the batch."""
 
     def prob(self, value: Tensor) -> Tensor:
-        """Return the density at locations."""
+        """Return the density at locations (*sample, *batch, *event)."""
 
     def icdf(self, value: Tensor) -> Tensor:
-        """Return quantiles."""
+        """Return quantiles of probabilities (*sample, *batch)."""
 
     def expect(self, psi: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return expectations of functions."""
+        """Return expectations of functions (*batch, N)."""
 
     def sample(self, sample_shape: _size) -> Tensor:
-        """Draw samples."""
+        """Draw samples (*sample, *batch, *event)."""
 
     def escort(self) -> "DensityLike":
         """Return the escort density, which is proportional to p^(2 - alpha)."""

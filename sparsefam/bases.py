@@ -51,7 +51,10 @@ _LARGEST_KEPT, _MOST_KEPT = 2**18, 8
 
 
 def _tensors(**values: Values) -> tuple[Tensor, ...]:
-    """Return values as tensors of one dtype and device; parameters stay as they are."""
+    """Return values, named for messages, as tensors of one dtype and device.
+
+    Parameters stay as they are.
+    """
     tensors = as_tensors(**values)
     return tuple(
         value if isinstance(value, nn.Parameter) else tensor
@@ -60,7 +63,13 @@ def _tensors(**values: Values) -> tuple[Tensor, ...]:
 
 
 def _require_rows(name: str, values: Tensor, max_dim: int = 2) -> None:
-    """Raise ValueError unless values are finite, not empty, and (N,) or (N, D)."""
+    """Raise ValueError unless values are finite, not empty, and of shape (N,) or (N, D).
+
+    Args:
+        name: The name of the values, for messages.
+        values: The values.
+        max_dim: The largest number of dimensions: 1 refuses (N, D).
+    """
     require(values.isfinite(), name, "finite", values)
     if not 1 <= values.dim() <= max_dim or values.numel() == 0:
         rule = (
@@ -387,6 +396,7 @@ class Polynomial(Basis):
             for axes in combinations_with_replacement(range(ndim or 1), total)
         ]
         rows = {powers: row for row, powers in enumerate(exponents)}
+        # Monomial k with its power on an axis less by one.
         lowered = [
             [rows.get((*k[:axis], k[axis] - 1, *k[axis + 1 :]), 0) for axis in range(len(k))]
             for k in exponents
@@ -454,7 +464,7 @@ class GaussianRBF(Basis):
     centers: Tensor
     widths: Tensor | None
     covariance: Tensor | None
-    # The centers and widths that were read last, and their `extent`.
+    # The centers and widths that were read last, and their `extent`; None if they are learned.
     _last_read: tuple[Tensor, Tensor | None, tuple[float, ...]] | None = None
 
     def __init__(
@@ -479,7 +489,7 @@ class GaussianRBF(Basis):
             require_covariance(covariance, centers)
             self._store(centers=centers, widths=None, covariance=covariance)
         self.event_shape = self.centers.shape[1:]
-        self._read_extent()
+        self._keep_extent()
 
     def extent(self) -> tuple[float, ...] | None:
         """Return the first and last center and the least and largest width, None if unknown.
@@ -490,26 +500,30 @@ class GaussianRBF(Basis):
         if self.widths is None or self.event_shape:
             return None
         if values_are_readable(self.centers, self.widths):
-            return self._read_values()
+            return self._read_extent()
         if self._last_read is None:
             return None
         centers, widths, extent = self._last_read
         return extent if centers is self.centers and widths is self.widths else None
 
-    def _read_values(self) -> tuple[float, ...]:
-        """Read the first and last center, least and largest width; a device is waited for."""
+    def _read_extent(self) -> tuple[float, ...]:
+        """Read the first and last center, least and largest width, which waits for a device."""
         ends = (*self.centers.detach().aminmax(), *cast(Tensor, self.widths).detach().aminmax())
         return tuple([x.item() for x in ends])
 
-    def _read_extent(self) -> None:
-        """Store what `extent` returns where it must not read: constant values, or None."""
+    def _keep_extent(self) -> None:
+        """Read the extent and keep it in `_last_read`, for `extent` where values are not read.
+
+        None is kept for learned functions, whose extent changes. Functions of vectors, and those
+        without widths or without values, have no extent.
+        """
         if self.widths is None or self.event_shape or self.centers.is_meta:
             return
         learned = self.centers.requires_grad or self.widths.requires_grad
-        self._last_read = None if learned else (self.centers, self.widths, self._read_values())
+        self._last_read = None if learned else (self.centers, self.widths, self._read_extent())
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        # A module's tensors are replaced: keep their values without reading those on a device.
+        # Tensors are replaced, on a move to a device, too: the extent that was read is kept.
         extent = self.extent() if self._last_read is not None else None
         super()._apply(fn, recurse)
         self._last_read = None if extent is None else (self.centers, self.widths, extent)
@@ -517,7 +531,7 @@ class GaussianRBF(Basis):
 
     def _load_from_state_dict(self, *args: object) -> None:
         super()._load_from_state_dict(*args)
-        self._read_extent()
+        self._keep_extent()
 
     @classmethod
     def grid(
@@ -556,6 +570,7 @@ class GaussianRBF(Basis):
         first = low if count > 1 else (low + high) / 2
         axis = torch.linspace(first, high, count, dtype=widths.dtype, device=widths.device)
         centers = torch.cartesian_prod(*[axis] * ndim)
+        # Centers are (count,), or (count^ndim, ndim) in several dimensions.
         repeats = (len(widths), *(1,) * (ndim > 1))
         return cls(centers.repeat(repeats), widths.repeat_interleave(len(centers)))
 
@@ -599,7 +614,8 @@ class GaussianRBF(Basis):
     def _near(self, t: Tensor) -> Tensor | None:
         """Return values (..., N) computed where they are not negligible, with 0 for the others.
 
-        None if too many pairs matter, or unless all tensors are float64 and readable, on a CPU.
+        None if too many pairs matter, or unless all tensors are float64 and on a CPU, where their
+        values can be read.
         """
         ends, tensors = self.effective_support, (t, self.centers, cast(Tensor, self.widths))
         if ends is None or any(x.dtype != torch.float64 for x in tensors):
@@ -613,6 +629,7 @@ class GaussianRBF(Basis):
         most = int((last - first).amax())
         # NaN is sorted behind all numbers, and a sum is finite only if all of its terms are.
         finite = torch.stack([increasing[-1], ends[0].sum(), ends[1].sum()]).isfinite().all()
+        # Each function has `most` pairs instead of `size`.
         if not 0 < most * _SPARSE <= size or not finite:
             return None
         # A rectangle of pairs (N, most): each function has the same number of neighboring
@@ -706,6 +723,7 @@ class BSpline(Basis):
         return matrix - steep.diag(1) - steep.diag(-1)
 
     def own(self, t: Tensor) -> Tensor:
+        # Of the functions that are not zero at a location, the one whose location it is.
         index, values = self.nonzero(t)
         function = torch.arange(len(self), device=t.device).unsqueeze(-1)
         return torch.where(index == function, values, 0).sum(-1)

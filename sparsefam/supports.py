@@ -63,7 +63,7 @@ def box_of(name: str, domain: Domain, ndim: int | None) -> Box:
 
 
 def _interval(side: object) -> tuple[float, float] | None:
-    """Return a pair of numbers as floats (low, high); None unless both are finite and increase."""
+    """Return a pair of numbers as floats (low, high); None unless they are finite and increase."""
     if not isinstance(side, Sequence) or len(side) != 2:
         return None
     low, high = map(as_number, side)
@@ -105,7 +105,8 @@ class _FiniteScaleTril(Constraint):
         if value.dim() < 2 or value.shape[-2] != value.shape[-1]:
             return value.new_zeros(value.shape[:-2], dtype=torch.bool)
         positive = (value.diagonal(dim1=-2, dim2=-1) > 0).all(-1)
-        # Only finite numbers times 0 are 0. triu would wake threads for the smallest batch.
+        # The product is 0 where a number on or below the diagonal is finite, and above it where a
+        # number is 0. triu would wake threads for the smallest batch.
         index = torch.arange(value.shape[-1], device=value.device)
         upper = index.unsqueeze(-1) < index
         return positive & (value * upper == 0).flatten(-2).all(-1)
@@ -246,7 +247,7 @@ class Ellipsoid(Constraint):
         return norm <= 1 + torch.finfo(u.dtype).eps * slack
 
     def _standardize(self, value: Tensor) -> Tensor:
-        """Compute u = L^-1 (t - loc)."""
+        """Return u = L^-1 (t - loc) at locations t, both (..., D)."""
         offset = (value - self.loc).unsqueeze(-1)
         u: Tensor = torch.linalg.solve_triangular(self.scale_tril, offset, upper=False)
         return u.squeeze(-1)
@@ -468,17 +469,17 @@ class EllipsoidTransform(Transform):
         return ball_to_space(self.codomain._standardize(y))
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
-        """Compute the logarithm of the volume factor (*batch)."""
+        """Return the logarithm of the volume factor (...) at x and its image y, both (..., D)."""
         # t = mu + L u with |L| the product of its diagonal, and u the image of x in the ball.
         diagonal = self.codomain.scale_tril.diagonal(dim1=-2, dim2=-1)
         return space_to_ball_log_det(x) + diagonal.log().sum(-1)
 
     def forward_shape(self, shape: Size) -> Size:
-        """Return the shape of t for y of a shape."""
+        """Return the shape of locations t in the support for vectors y of a shape."""
         return broadcast_shapes(shape, self.codomain.loc.shape)
 
     def inverse_shape(self, shape: Size) -> Size:
-        """Return the shape of y for t of a shape."""
+        """Return the shape of vectors y for locations t of a shape."""
         return self.forward_shape(shape)
 
 
@@ -507,7 +508,8 @@ class OntoIntervals(Transform):
         self._center = ends.nanmean(-1).nan_to_num(0.0)
         size = (ends - self._center.unsqueeze(-1)).abs().nan_to_num(0.0).amax(-1)
         self._size = torch.where(size > 0, size, 1.0)
-        # Intervals come first while they are shrunk, to broadcast against the center (*batch).
+        # Lower ends of the shrunk intervals (*batch, K), their lengths, and the lengths up to the
+        # end of each. Intervals come first while they are shrunk, to broadcast against the center.
         self._lower, upper = (
             self._shrink(x).movedim(0, -1) for x in self._ends.movedim(-2, 0).unbind(-1)
         )
@@ -527,7 +529,8 @@ class OntoIntervals(Transform):
         # Lengths from the first end: of the intervals only, without the gaps between them.
         length = torch.sigmoid(x) * self._total[..., -1]
         order = torch.arange(self._length.shape[-1], device=x.device)
-        # A length rounded up to the total belongs to the last interval of positive length.
+        # The index of the interval in which this length is reached. A length rounded up to the
+        # total belongs to the last interval of positive length.
         last = (order * (self._length > 0)).amax(-1)
         index = torch.minimum((length.unsqueeze(-1) >= self._total).sum(-1), last).unsqueeze(-1)
         # In an unbounded interval t stays finite: within a million sizes of the center.
@@ -539,7 +542,7 @@ class OntoIntervals(Transform):
         return torch.minimum(torch.maximum(t, low), high)
 
     def _inverse(self, y: Tensor) -> Tensor:
-        # The last interval that begins at or before y; NaN begins nowhere.
+        # The index of the last interval that begins at or before y; NaN begins nowhere.
         index = (self._ends[..., 0] <= y.unsqueeze(-1)).sum(-1, keepdim=True).sub(1).clamp_min(0)
         return torch.logit((self._shrink(y) + self._length_minus_z(index)) / self._total[..., -1])
 

@@ -1,4 +1,7 @@
-"""Closed forms of E_p[psi], registered by the types of p and psi."""
+"""Closed forms of E_p[psi], registered by the types of p and psi.
+
+A closed form takes densities (*batch) and a basis of N functions, and returns (*batch, N).
+"""
 
 import math
 
@@ -24,9 +27,14 @@ __all__: list[str] = []
 
 
 def _damped_waves(angles: Tensor, amplitudes: Tensor) -> Tensor:
-    """Return E[cos wt], E[sin wt] = cos wm, sin wm times phi(w), the E[cos w(t - m)] given.
+    """Return E[cos wt], then E[sin wt], for densities that are symmetric about m, (*batch, 2 K).
 
-    By the addition theorem, as E[sin w(t - m)] = 0 for densities that are symmetric about m.
+    By the addition theorem they are cos wm and sin wm times E[cos w(t - m)], as E[sin w(t - m)] is
+    0.
+
+    Args:
+        angles: w m (*batch, K).
+        amplitudes: E[cos w(t - m)], the characteristic function around m (*batch, K).
     """
     return torch.cat([angles.cos() * amplitudes, angles.sin() * amplitudes], -1)
 
@@ -49,7 +57,9 @@ def _symmetric_polynomial(p: SymmetricDistribution, psi: Polynomial) -> Tensor:
 def _symmetric_spline(p: SymmetricDistribution, psi: BSpline) -> Tensor:
     # A polynomial times the density between knots: exact where the density is a polynomial.
     def integrate(p: SymmetricDistribution) -> Tensor:
+        """Return the expectations under densities in float64."""
         nodes, _, weights = support_rule(p, psi.knots[:-1], psi.knots[1:], order=40)
+        # Integrals over each of I intervals between knots, (I, *batch, d + 1).
         near = (weights.unsqueeze(-1) * psi.nonzero(nodes)[1]).sum(0)
         # Function j is number d - k of the d + 1 that are not zero on interval j + k.
         terms = [near[k : k + len(psi), ..., psi.degree - k] for k in range(psi.degree + 1)]
@@ -61,6 +71,7 @@ def _symmetric_spline(p: SymmetricDistribution, psi: BSpline) -> Tensor:
 @register_expect(SymmetricDistribution, Fourier)
 def _symmetric_fourier(p: SymmetricDistribution, psi: Fourier) -> Tensor:
     def amplitudes(p: SymmetricDistribution) -> Tensor:
+        """Return E[cos w(t - loc)] (*batch, K) by quadrature."""
         nodes, weights = p.quadrature(WAVE_ORDER)
         require_resolved(psi, nodes, WAVE_ORDER)
         waves = torch.cos((nodes - p.loc).unsqueeze(-1) * psi.frequencies)

@@ -23,7 +23,13 @@ __all__ = ["contexts_in_graph"]
 
 
 def contexts_in_graph(p: BetaGaussian | Mixture, psi: GaussianRBF, by_head: Tensor) -> Tensor:
-    """Return contexts (B, heads, Lq, E) of beta-Gaussians or their mixtures, by an operator."""
+    """Return contexts (B, heads, Lq, E) of beta-Gaussians or their mixtures, by an operator.
+
+    Args:
+        p: Densities (B, heads, Lq).
+        psi: N functions of numbers.
+        by_head: Coefficients (B, heads, N, E).
+    """
     # Operators take tensors and numbers: densities are taken apart, and made again in `_forward`.
     inner: Any = p.components if isinstance(p, Mixture) else p
     number = inner._fixed_exponent
@@ -45,7 +51,18 @@ def _forward(
     by_head: Tensor,
     number: float | None,
 ) -> Tensor:
-    """Return contexts (B, heads, Lq, E) under beta-Gaussians or, with logits, their mixtures."""
+    """Return contexts (B, heads, Lq, E) under beta-Gaussians or, with logits, their mixtures.
+
+    Args:
+        loc: Centers (B, heads, Lq), of components (B, heads, Lq, K).
+        scale: Half-widths of the same shape.
+        alpha: Entropic indices, which broadcast; None if the exponent is a number.
+        logits: Of the components (B, heads, Lq, K), None for a density that is no mixture.
+        centers: Of the N functions (N,).
+        widths: Of the functions, () or (N,).
+        by_head: Coefficients (B, heads, N, E).
+        number: The exponent m if it is a number, else None.
+    """
     index: Any = alpha if number is None else alpha_of(number)
     density: SparseDistribution = BetaGaussian(loc, scale, index, validate_args=False)
     if logits is not None:
@@ -65,7 +82,11 @@ def _backward(
     number: float | None,
     needed: list[bool],
 ) -> list[Tensor]:
-    """Return the gradients in all tensors, empty where they are not needed."""
+    """Return the gradients in all tensors, empty where they are not needed.
+
+    The arguments are the gradient in the contexts, the arguments of `_forward`, and whether each
+    tensor of these needs a gradient.
+    """
     inputs = loc, scale, alpha, logits, centers, widths, by_head
     leaves: Any = [
         None if x is None else x.detach().requires_grad_(need)
@@ -95,7 +116,13 @@ def _like_gradients(slope: Tensor, *arguments: Any) -> list[Tensor]:
 
 
 def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
-    """Return the gradients in the arguments of `_forward` but the last, which is a number."""
+    """Return the gradients in the tensors among the arguments of `_forward`.
+
+    Args:
+        kept: The arguments of `_forward`.
+        grads: The gradient in the contexts.
+        needed: Whether each argument needs a gradient; the last one is a number.
+    """
     slopes = _backward_operator(*grads, *kept, list(needed[:-1]))
     return [x if need else None for x, need in zip(slopes, needed[:-1], strict=True)]
 

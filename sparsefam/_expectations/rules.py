@@ -98,6 +98,7 @@ class Mesh(Rule):
     name = "mesh"
 
     def serves(self, p: KernelDistribution, psi: Basis, mode: Mode) -> bool:
+        # Expectations of a stack are taken basis by basis, each on a mesh of its own.
         return mode.contexts or not isinstance(psi, Stack)
 
     def means(self, p: KernelDistribution, psi: Basis, mode: Mode) -> Tensor:
@@ -188,7 +189,7 @@ class WaveFeatures(Rule):
             not _readable(p, psi) or p.batch_shape.numel() * len(psi) < _LEAST_PAIRS
         ):
             return None
-        # Without values to read, only a bound of centers says that supports fit into the period.
+        # Without values to read, only a bound of the centers ensures that waves serve densities.
         certain = mode.centers is not None and isinstance(inner, BetaGaussian)
         if mode.contexts and not certain and not _readable(inner, psi):
             return None
@@ -311,11 +312,16 @@ def _inner(p: SparseDistribution) -> object:
 
 
 def _is_elliptical(p: SparseDistribution) -> bool:
+    """Return whether a density is a normal or a beta-Gaussian of vectors."""
     return isinstance(p, MultivariateBetaGaussian | MultivariateNormal)
 
 
 def _inputs(p: Any, psi: Any) -> Four:
-    """Return centers and factors of densities, and centers and spread of Gaussian functions."""
+    """Return the parameters of densities and of Gaussian functions, for contours.
+
+    They are centers (*batch, D) and factors (*batch, D, D) of the densities, and centers (N, D) and
+    spread of the functions: widths, or covariances (N, D, D).
+    """
     if isinstance(p, BetaGaussian):
         return p.loc.unsqueeze(-1), p.scale[..., None, None], psi.centers.unsqueeze(-1), psi.widths
     return p.loc, p.scale_tril, *cast(Any, gaussians_of(psi))
@@ -334,7 +340,12 @@ def _dtype_of_waves(p: SymmetricDistribution, psi: GaussianRBF) -> torch.dtype |
 
 
 def _extent(psi: GaussianRBF, centers: tuple[float, float] | None) -> tuple[float, ...] | None:
-    """Return the extent of functions, made longer so that it contains the centers of densities."""
+    """Return the extent of functions, made longer so that it contains the centers of densities.
+
+    Args:
+        psi: The functions.
+        centers: Bounds of the centers of densities; None to leave the extent as it is.
+    """
     extent = psi.extent()
     if extent is None or centers is None:
         return extent
@@ -343,7 +354,13 @@ def _extent(psi: GaussianRBF, centers: tuple[float, float] | None) -> tuple[floa
 
 
 def _waves(p: SymmetricDistribution, psi: GaussianRBF, extent: tuple[float, ...]) -> Waves | None:
-    """Return the waves of the functions, or None if there are too many or the family has none."""
+    """Return the waves of functions; None if there are too many, or none for the densities.
+
+    Args:
+        p: The densities.
+        psi: The functions.
+        extent: First and last center, least and largest width, as for `waves_of`.
+    """
     dtype, law = _dtype_of_waves(p, psi), law_of(p)
     if branches_allowed() and not p.loc.numel() or dtype is None or law is None:
         return None

@@ -41,9 +41,9 @@ _BLOCK = 2**20
 
 
 class Law(NamedTuple):
-    """A family in x = (t - loc)/scale: its name in `LOG_DENSITIES` and exponent."""
+    """A family in x = (t - loc)/scale, for tables of its characteristic function."""
 
-    name: str
+    name: str  # In `LOG_DENSITIES`
     exponent: float | None  # None if it is a tensor
     radius: float  # |x| beyond which the density is negligible
 
@@ -121,6 +121,7 @@ def wave_contexts(
     rows = _Rows(p, Size([groups, p.batch_shape[len(batch) :].numel()]), extent, waves)
 
     def sums(matrix: Tensor) -> Tensor:
+        """Combine the columns of a matrix (M, N) of each group, (G, M, E)."""
         return matrix.to(coefficients.dtype) @ coefficients
 
     values = rows.times(sums, psi, weights)
@@ -159,7 +160,7 @@ def shifted_contexts(
 
 
 def _amplitudes(waves: Waves, psi: GaussianRBF, dtype: torch.dtype) -> Tensor:
-    """Return the amplitudes of functions (2 K, N)."""
+    """Return the amplitudes of functions (2 K, N) in a dtype; kept while they are constant."""
     return psi._keep(
         ("amplitudes", waves, dtype),
         lambda: waves.amplitudes(psi.centers, cast(Tensor, psi.widths)).to(dtype),
@@ -177,16 +178,20 @@ def _values_at_nodes(waves: Waves, psi: GaussianRBF, dtype: torch.dtype) -> Tens
 
 
 class _HalfWidths(NamedTuple):
-    """Half-widths beyond which densities are negligible, and their characteristic functions."""
+    """Half-widths beyond which densities are negligible, and their characteristic functions.
 
-    half: Tensor  # of the shape asked for
-    which: Tensor | None  # The index of the table of a density, None if there is one table
+    Densities whose alpha was expanded share a table of these functions.
+    """
+
+    half: Tensor  # Half-widths, of the shape asked for
+    which: Tensor | None  # The index of the table of each density, None if there is one table
     law: Law
     exponents: Tensor  # Of the tables; empty if the exponent is a number
     radii: Tensor  # Of the tables, |x| beyond which densities are negligible; empty as above
 
     @classmethod
     def of(cls, p: Any, shape: Size) -> "_HalfWidths":
+        """Return the half-widths of densities, of which `law_of` knows the family, in a shape."""
         law, scale = cast(Law, law_of(p)), p.scale.reshape(shape)
         if law.exponent is not None:
             none = scale.new_empty(0)
@@ -210,8 +215,20 @@ class _HalfWidths(NamedTuple):
 class _Rows:
     """Densities in a shape (G, L), told apart by the algorithm of their expectations.
 
-    `fits`: Fourier features; `wide`: nodes, as the density is smooth over all functions; `others`:
-    each pair by itself.
+    Args:
+        p: Densities whose batch has G L elements.
+        shape: G and L.
+        extent: Of the functions: first and last center, least and largest width.
+        waves: Of the functions, for all supports.
+
+    Attributes:
+        density: The densities (G, L).
+        half: The half-widths beyond which they are negligible (G, L).
+        fits: Whether waves serve a density (G, L).
+        wide: Whether nodes do, as the density is smooth over all functions (G, L).
+        others: Whether each pair is computed by itself (G, L).
+        waves: The waves, of a shorter period if that suffices.
+        tables: The tables of characteristic functions.
     """
 
     def __init__(self, p: Any, shape: Size, extent: tuple[float, ...], waves: Waves) -> None:
@@ -240,7 +257,15 @@ class _Rows:
     def times(
         self, sums: Callable[[Tensor], Tensor], psi: GaussianRBF, weights: Tensor | None = None
     ) -> Tensor:
-        """Return features times `sums` of a matrix (M, N), which makes it (G or 1, M, E)."""
+        """Return expectations (G, L, E) of sums of the functions; callers replace rows of `others`.
+
+        Args:
+            sums: From a matrix (M, N), whose columns belong to the functions, to the matrices
+                (G or 1, M, E) of the sums.
+            psi: N functions.
+            weights: Of mixtures of C neighboring densities (G, L / C, C), whose expectations are
+                (G, L / C, E).
+        """
         waves, dtype = self.waves, self.density.loc.dtype
         right = sums(_amplitudes(waves, psi, dtype))
         middle = 0.5 * (waves.low + waves.high)
@@ -256,7 +281,7 @@ class _Rows:
             return values
         # The trapezoidal rule, which converges exponentially for products of smooth functions that
         # vanish at the ends: Trefethen and Weideman (2014), SIAM Review 56.
-        nodes, spacing = waves.nodes(loc)
+        nodes, _ = waves.nodes(loc)
         right = sums(_values_at_nodes(waves, psi, dtype))
         if eager:
             index = self.wide.nonzero(as_tuple=True)
@@ -264,9 +289,23 @@ class _Rows:
             densities = self._at(nodes, *(x[index] for x in self._parameters()))
             contexts = _times_groups(densities.to(dtype), right, index[0])
             return _put(values, index, contexts, weights)
-        # Where values are not read the centers are near, and no edge is close for the scale. All
-        # rows are computed, with harmless parameters where others are selected.
-        far, nodes = 4 * waves.longest, nodes.to(dtype)
+        return self._with_wide(values, nodes.to(dtype), right, weights)
+
+    def _with_wide(
+        self, values: Tensor, nodes: Tensor, right: Tensor, weights: Tensor | None
+    ) -> Tensor:
+        """Return the result of `times` with the densities in `wide`, where values are not read.
+
+        Then centers are near the functions, and no edge is close to a node for the scale. All rows
+        are computed, with harmless parameters where they are not selected.
+
+        Args:
+            values: The expectations by waves (G, L, E).
+            nodes: The nodes (Q,).
+            right: Sums of the functions at the nodes (G or 1, Q, E).
+            weights: As for `times`.
+        """
+        middle, far = 0.5 * (self.waves.low + self.waves.high), 4 * self.waves.longest
         safe = zip(self._parameters(), (middle, far, None), strict=True)
         parameters = (x if other is None else torch.where(self.wide, x, other) for x, other in safe)
         densities, invalid = self._at(nodes, *parameters), self.others
@@ -281,6 +320,7 @@ class _Rows:
         return torch.where(invalid.unsqueeze(-1), math.nan, values)
 
     def _parameters(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return loc, scale and alpha, each (G, L)."""
         return self.density.loc, self.density.scale, self.density.alpha
 
     def _at(self, nodes: Tensor, loc: Tensor, scale: Tensor, alpha: Tensor) -> Tensor:
@@ -299,7 +339,13 @@ def distinct(alpha: Tensor) -> Tensor:
 
 
 def _times_groups(weights: Tensor, right: Tensor, group: Tensor) -> Tensor:
-    """Multiply rows (R, M) and the matrices (G or 1, M, E) of their groups (R)."""
+    """Return the products (R, E) of rows and the matrices of their groups.
+
+    Args:
+        weights: The rows (R, M).
+        right: Matrices (G or 1, M, E).
+        group: The index of the group of each row (R,).
+    """
     if right.shape[0] == 1:
         return weights @ right[0]
     # In blocks, since each row takes a copy of the matrix of its group.
@@ -309,7 +355,14 @@ def _times_groups(weights: Tensor, right: Tensor, group: Tensor) -> Tensor:
 
 
 def _put(values: Tensor, index: tuple[Tensor, ...], rows: Tensor, weights: Tensor | None) -> Tensor:
-    """Put rows (R, E) at indices (G, L), or add them with the weights of components."""
+    """Return values (G, L, E) with rows (R, E) put at indices, or added if they are weighted.
+
+    Args:
+        values: The values.
+        index: Indices (R,) of the group, and of the density in it.
+        rows: The rows, expectations under single densities.
+        weights: If values are of mixtures of C neighboring densities, their weights (G, L, C).
+    """
     if weights is None:
         return values.index_put(index, rows)
     group, component = index
@@ -318,6 +371,12 @@ def _put(values: Tensor, index: tuple[Tensor, ...], rows: Tensor, weights: Tenso
 
 
 def _replace(values: Tensor, where: Tensor, rows: Callable[[Tensor], Tensor]) -> Tensor:
-    """Replace values (R, ...) by `rows` of their indices where a mask (R) is true."""
+    """Replace values (R, ...) where a mask (R,) is true.
+
+    Args:
+        values: The values.
+        where: The mask.
+        rows: From indices (n,) to new values (n, ...).
+    """
     (index,) = where.nonzero(as_tuple=True)
     return values.index_put((index,), rows(index)) if len(index) else values

@@ -50,7 +50,12 @@ class _Elliptical(Protocol):
 
 
 def elliptical_covariance(p: Any, phi: Basis, psi: Basis) -> Tensor:
-    r"""Return the covariance of $\phi$ and $\psi$ under p, (*batch, M, N).
+    r"""Return the covariance of $\phi$ and $\psi$ under p, (*batch, M, N), in the dtype of p.
+
+    Args:
+        p: A normal density or a beta-Gaussian, of vectors.
+        phi: M functions.
+        psi: N functions.
 
     Raises:
         ValueError: Functions without a closed form that vary too fast for quadrature.
@@ -60,9 +65,13 @@ def elliptical_covariance(p: Any, phi: Basis, psi: Basis) -> Tensor:
 
 
 def _covariance(p: _Elliptical, phi: Basis, psi: Basis, dtype: torch.dtype) -> Tensor:
-    """Return the covariance (*batch, M, N) under a float64 density, by a rule for the two bases.
+    """Return the covariance (*batch, M, N) by a rule for the two bases, in float64.
 
-    The dtype of the result decides by how much two quadrature rules may differ.
+    Args:
+        p: The density in float64.
+        phi: M functions.
+        psi: N functions.
+        dtype: In which the result is used, by which quadrature has a tolerance.
     """
     if isinstance(phi, Stack):
         return torch.cat([_covariance(p, basis, psi, dtype) for basis in phi.bases], -2)
@@ -122,7 +131,9 @@ def _polynomials(p: _Elliptical, phi: Polynomial, psi: Polynomial) -> Tensor:
 
 
 def _polynomials_and_gaussians(p: _Elliptical, phi: Polynomial, gaussians: Gaussians) -> Tensor:
-    r"""Return the covariance from derivatives of expectations $E_+$ at the next larger exponent.
+    r"""Return the covariance (*batch, M, N) from derivatives of other expectations $E_+$.
+
+    Their density has the next larger exponent, m + 1.
 
     $$E[u\,\psi] = c\,E_+[\nabla\psi], \qquad
         E[u u^\top \psi] - E[u u^\top] E[\psi] = 2 c\,G - 2 c^2 \operatorname{tr}(G)\,I$$
@@ -132,6 +143,7 @@ def _polynomials_and_gaussians(p: _Elliptical, phi: Polynomial, gaussians: Gauss
     """
     m = exponent_of_ball(p)
     m = None if m is None else m + 1
+    # Derivatives of E_+[psi] in loc (*batch, N, D) and in A (*batch, N, D, D).
     _, by_loc, by_ball = gaussians_and_slopes((p.loc, p.scale_tril, *gaussians), m)
     factor = p.scale_tril.unsqueeze(-3)
     slope, bend = by_loc @ p.scale_tril, factor.mT @ by_ball @ factor
@@ -173,6 +185,12 @@ def _trace(matrices: Tensor) -> Tensor:
 
 def _by_quadrature(p: _Elliptical, phi: Basis, psi: Basis, dtype: torch.dtype) -> Tensor:
     """Return the covariance (*batch, M, N) of any bases by a fine rule, checked by a rough one.
+
+    Args:
+        p: The density in float64.
+        phi: M functions.
+        psi: N functions.
+        dtype: As for `_covariance`.
 
     Raises:
         ValueError: Rules that differ too much, where arguments are validated.
@@ -226,7 +244,7 @@ def _gaussian_product(p: _Elliptical, phi: Gaussians, psi: Gaussians) -> tuple[T
 
 
 def _normals(gaussians: Gaussians) -> tuple[Tensor, Tensor]:
-    """Return means (N, D) and covariances (N, D, D)."""
+    """Return centers (N, D) and covariance matrices (N, D, D) in float64."""
     centers, spread = (x.double() for x in gaussians)
     if spread.dim() == 1:
         spread = spread.square().unsqueeze(-1).expand_as(centers).diag_embed()
@@ -239,9 +257,9 @@ def _means(p: _Elliptical, gaussians: Gaussians) -> Tensor:
 
 
 def _integrate(p: _Elliptical, phi: Basis, psi: Basis, fine: bool) -> tuple[Tensor, Tensor]:
-    """Return the covariance (*batch, M, N), and a bound of its norm (*batch).
+    """Return the covariance (*batch, M, N) by a rule, and a bound of its norm (*batch).
 
-    The bound, by the Cauchy-Schwarz inequality, is its norm if all functions were proportional.
+    The bound, by the Cauchy-Schwarz inequality, is the norm if all functions were proportional.
     """
     steps, weights = _rule(p, fine)
     f, g = (_differences(p, basis, steps) for basis in (phi, psi))
@@ -252,12 +270,13 @@ def _integrate(p: _Elliptical, phi: Basis, psi: Basis, fine: bool) -> tuple[Tens
 
 
 def _rule(p: Any, fine: bool) -> tuple[Tensor, Tensor]:
-    """Return nodes less the center (Q, *batch, D), and weights (Q, *batch)."""
+    """Return nodes less the center (Q, *batch, D), and weights (Q, *batch), of one of two rules."""
     dim = p.loc.shape[-1]
     if isinstance(p.generator, TruncatedPower) or dim not in _LATTICE:
         centered = p._replace(loc=torch.zeros_like(p.loc))
         return centered.quadrature(_ORDERS.get(dim, _QUASI_RANDOM_ORDERS)[fine])
     # The trapezoidal rule needs fewer nodes for a normal density than Gauss rules.
+    # The two rules are lattices that are shifted by half of the spacing.
     points, width = _LATTICE[dim], 2 * _EXTENT / _LATTICE[dim]
     index = torch.arange(points, dtype=p.loc.dtype, device=p.loc.device)
     axis = width * (index + (0.25 if fine else 0.75)) - _EXTENT

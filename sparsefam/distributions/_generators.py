@@ -64,7 +64,7 @@ class Generator:
 
     def rule(self, order: int) -> tuple[Tensor, Tensor]:
         """Return nodes and weights (2 order, *batch) for E[g(x)], one rule on each half."""
-        # q is even: the rule on the upper half, and its mirror image.
+        # q is even: the rule on the upper half, and its mirror image. Ones give the batch shape.
         half_width = self.reach() * torch.ones_like(self.alpha)
         fraction, unit_weights = (
             x.reshape(order, *(1,) * self.alpha.dim()) for x in smooth_unit_rule(order, self.alpha)
@@ -135,6 +135,7 @@ class QuadratureGenerator(Generator):
     def cdf(self, x: Tensor) -> Tensor:
         fraction, weights = (y.reshape(-1, *(1,) * x.dim()) for y in smooth_unit_rule(64, x))
         size = torch.where(x < 0, -x, x)  # unlike abs, it has a slope at 0
+        # The mass from |x| to the end of the support.
         width = (self.reach() - size).clamp_min(0)
         density = torch.exp(self.log_density(size + width * fraction))
         tail = width * (weights * density).sum(0)
@@ -144,10 +145,12 @@ class QuadratureGenerator(Generator):
         return log_positive(self.cdf(x))
 
     def icdf(self, value: Tensor) -> Tensor:
+        # The quantile of the smaller tail, on the lower half; the other half by symmetry.
         lower = torch.where(value <= 0.5, value, 1 - value)
         lowest = -self.reach() * torch.ones_like(lower)
 
         def excess(x: Tensor) -> Tensor:
+            """Return the mass below x beyond the wanted one."""
             return self.cdf(x) - lower
 
         x = increasing_root(excess, lowest, torch.zeros_like(lower))
@@ -185,7 +188,7 @@ class TruncatedPower(Generator):
 
     Args:
         alpha: Entropic index above 1 (*batch).
-        exponent: m if alpha is a number.
+        exponent: m if alpha is a number, for constants in float64; else None.
         dim: D.
 
     Attributes:
@@ -222,7 +225,7 @@ class TruncatedPower(Generator):
     def reach(self) -> Tensor:
         # The radius r with (1 - r^k)^m = e^-tail.
         tail = LOG_TAIL.get(self.alpha.dtype, 40.0)
-        power = -torch.expm1(-tail / positive(self.m.detach()))
+        power = -torch.expm1(-tail / positive(self.m.detach()))  # r^k
         return (power ** (1 / self.order)).clamp(max=1 - torch.finfo(power.dtype).eps)
 
     def log_constant(self) -> Tensor:
@@ -294,13 +297,13 @@ class TruncatedPower(Generator):
         m = self.exponent
         if not isinstance(m, Tensor) and not isinstance(beta, Tensor):
             # m (2 - alpha) = m - 1, without the rounding of alpha.
-            fixed = m - 1 if beta is None else m * beta
-            if fixed < 0:
-                raise ValueError(f"beta must be {rule}, got an exponent of {fixed}")
-            return alpha_of(fixed)
-        power = self.m - 1 if beta is None else self.m * beta
-        require(power >= 0, "beta", rule, 2 - self.alpha if beta is None else beta)
-        return torch.where(power > 0, 1 + 1 / positive(power), math.inf)
+            number = m - 1 if beta is None else m * beta
+            if number < 0:
+                raise ValueError(f"beta must be {rule}, got an exponent of {number}")
+            return alpha_of(number)
+        exponent = self.m - 1 if beta is None else self.m * beta
+        require(exponent >= 0, "beta", rule, 2 - self.alpha if beta is None else beta)
+        return torch.where(exponent > 0, 1 + 1 / positive(exponent), math.inf)
 
 
 class Parabola(TruncatedPower):
@@ -340,6 +343,7 @@ class Parabola(TruncatedPower):
             return torch.where(value < 0.5, -x, x)
         x = self._radius_near(tail.detach())
         log_tail = torch.log(2 * tail)
+        # Steps of fourth order: two digits become about eight, and then all.
         for _ in range(2):
             x = self._radius_of_tail(x, log_tail)
         return torch.where(value < 0.5, -x, x)
@@ -377,6 +381,7 @@ class Parabola(TruncatedPower):
             x = z * torch.rsqrt(squares + gamma).unsqueeze(-1)
         if self.alpha.requires_grad and torch.is_grad_enabled():
             radius = (squares / (squares + gamma)).sqrt().clamp_min(torch.finfo(dtype).tiny)
+            # The same number, with the derivatives in alpha of the radius of a given tail.
             moved = self._radius_of_tail(radius)
             x = x * (moved / radius).unsqueeze(-1)
         return x
@@ -395,11 +400,11 @@ class Parabola(TruncatedPower):
         return log_ball_tail(radius, self.shared_m, self.dim)
 
     def _radius_of_tail(self, radius: Tensor, log_tail: Tensor | None = None) -> Tensor:
-        """Improve a radius at which log P(|x| > radius) is `log_tail`.
+        """Improve a radius, near the one at which log P(|x| > radius) is `log_tail`.
 
-        The default is the tail of the radius itself. One step of fourth order, by the derivatives
-        of the logarithm; the result has the first two derivatives of the solution in alpha and
-        `log_tail`.
+        The default is the tail of the radius itself, which adds derivatives only. It is one step of
+        fourth order, by the derivatives of the logarithm; the result has the first two derivatives
+        of the solution in alpha and `log_tail`.
         """
         edge = 1 - torch.finfo(radius.dtype).eps / 2
         radius = radius.detach().clamp(max=edge)
@@ -472,9 +477,9 @@ class ExponentialPower(Generator):
 
     def log_power_integral(self, beta: Tensor | float) -> Tensor:
         # q^beta is q at beta^(1/k) x times q(0)^(beta - 1).
-        power = beta * torch.ones_like(self.alpha)
+        beta = beta * torch.ones_like(self.alpha)
         peak = self.log_peak()
-        return (power - 1) * peak - power.log() * self.dim / self.order
+        return (beta - 1) * peak - beta.log() * self.dim / self.order
 
     def log_peak(self) -> float:
         """Return the log density at 0."""
@@ -535,6 +540,7 @@ class Gaussian(ExponentialPower):
         return one, one, torch.zeros_like(one)
 
     def radial_rule(self, count: int) -> tuple[Tensor, Tensor]:
+        # The rule of a beta-Gaussian that is normal to rounding, in x sqrt(2 m).
         limit = torch.full((), _LARGE_EXPONENT, dtype=self.alpha.dtype, device=self.alpha.device)
         radii, weights = radial_rule(count, self.dim, limit)
         return radii * math.sqrt(2 * _LARGE_EXPONENT), weights
@@ -570,7 +576,7 @@ class Laplacian(ExponentialPower):
 
 
 def _uniform(shape: Size, like: Tensor) -> Tensor:
-    """Draw probabilities (*shape) above 0."""
+    """Draw probabilities (*shape) above 0, whose quantiles are finite."""
     uniform = torch.rand(shape, dtype=like.dtype, device=like.device)
     return uniform.clamp_min(torch.finfo(like.dtype).eps / 2)
 
@@ -589,7 +595,13 @@ def alpha_of(m: float) -> float:
 
 
 def unvalidated(family: Any, *args: Any, **options: Any) -> Any:
-    """Construct a density of a family with a check of alpha only."""
+    """Construct a density of a family, with a check of alpha only.
+
+    Args:
+        family: The class.
+        args: Arguments of its constructor.
+        options: The same by name.
+    """
     p = family(*args, **{**options, "validate_args": False})
     require(p.alpha > 1, "alpha", "greater than 1", p.alpha)
     return p

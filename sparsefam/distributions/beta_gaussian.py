@@ -66,8 +66,17 @@ class PowerDistribution(SymmetricDistribution):
     def _from_score(
         cls, name: str, loc: Tensor | float, width: Tensor | float, *args: Any, **options: Any
     ) -> Self:
-        """Construct from the score's scale sigma (*batch), called `name` in errors: s = R sigma."""
+        """Construct from the score's scale sigma: s = R sigma.
+
+        Args:
+            name: The name of the scale in messages.
+            loc: Center (*batch).
+            width: The score's scale sigma (*batch).
+            args: `alpha`, unless the class fixes it.
+            options: `alpha` and `validate_args` by name.
+        """
         _require_positive(name, width, loc=loc)
+        # R depends on sigma: `p`, with sigma in place of s, is made only to compute it.
         p = unvalidated(cls, loc, width, *args, **options)
         return cls(p.loc, p.scale * p.generator.radius(p._log_det()), *args, **options)
 
@@ -87,6 +96,7 @@ class PowerDistribution(SymmetricDistribution):
             ValueError: `variance` not positive and finite, or as for the class.
         """
         _require_positive("variance", variance, mean=mean)
+        # `p` has the variance in place of s, and is made only to broadcast and for its generator.
         p = unvalidated(cls, mean, variance, *args, **options)
         return cls(p.loc, (p.scale / p.generator.moment(2)).sqrt(), *args, **options)
 
@@ -94,7 +104,8 @@ class PowerDistribution(SymmetricDistribution):
         """Return the log density; -inf with zero gradient off the support."""
         if self._fixed_exponent:
             return super().log_prob(value)
-        # Uniform densities, whose exponent is 0, are positive at their ends, unlike torch's.
+        # Uniform densities, whose exponent is 0, are positive at their ends, unlike torch's: there
+        # the density at the center, which is the same, is returned.
         self._check_value(value)
         at_end = (value == self.loc - self.scale) | (value == self.loc + self.scale)
         uniform_end = (self.generator.m == 0) & at_end
@@ -117,7 +128,13 @@ class PowerDistribution(SymmetricDistribution):
 
 
 def _require_positive(name: str, value: Tensor | float, **others: Tensor | float) -> None:
-    """Raise ValueError unless an argument is positive and finite and broadcasts with others."""
+    """Raise ValueError unless an argument is positive and finite and broadcasts with others.
+
+    Args:
+        name: The name of the argument, for messages.
+        value: The argument.
+        others: Other arguments by name.
+    """
     *_, value = broadcast_arguments(**others, **{name: value})
     require(torch.isfinite(value) & (value > 0), name, "positive and finite", value)
 
@@ -207,7 +224,7 @@ class BetaGaussian(PowerDistribution):
 
     @property
     def _law(self) -> Law | None:
-        # A subclass may have another `log_prob`.
+        # Only uniform densities have a law here. A subclass may have another `log_prob`.
         if type(self) is not BetaGaussian or self._fixed_exponent != 0:
             return None
         low, high = self.loc - self.scale, self.loc + self.scale

@@ -45,7 +45,7 @@ _LARGEST_LOG = 709.0
 
 
 def _kl(p: Any, q: Any) -> Tensor:
-    r"""$\int p \log(p/q)$ (*batch), infinite unless p's support lies in q's."""
+    r"""Return $\int p \log(p/q)$ (*batch), infinite unless p's support lies in q's."""
     _check(p, q)
     if all(isinstance(x, (td.Normal, td.Laplace)) for x in (p, q)):
         dtype = torch.promote_types(dtype_of(p), dtype_of(q))
@@ -144,15 +144,23 @@ def bregman_divergence(p: Distribution, q: Distribution, alpha: float) -> Tensor
 
 
 _Integrand = Callable[["_Logs"], Tensor]
+# From p and q in float64, the integrand, whether the divergence is infinite unless p's support lies
+# in q's (`nested`), and eps, the rounding error of the parameters, to divergences (*batch).
 _Rule = Callable[[Any, Any, _Integrand, bool, float], Tensor]
 
 
 def _divergence(
     p: Any, q: Any, integrand: _Integrand, nested: bool, univariate: _Rule, multivariate: _Rule
 ) -> Tensor:
-    """Compute a divergence in float64; if `nested`, infinite unless p's support lies in q's.
+    """Compute a divergence (*batch) in float64, by a rule for the kind of densities.
 
-    The last argument of the rules is the rounding error of the parameters.
+    Args:
+        p: A density, or a categorical distribution.
+        q: Another one.
+        integrand: From log densities to the function whose integral, or sum, is the divergence.
+        nested: Whether the divergence is infinite unless p's support lies in q's.
+        univariate: The rule for densities of numbers.
+        multivariate: The rule for densities of vectors.
     """
     dtypes = dtype_of(p), dtype_of(q)
     dtype = torch.promote_types(*dtypes)
@@ -160,6 +168,7 @@ def _divergence(
         return _sum_over_categories(p, q, integrand, nested).to(dtype)
     eps = max(torch.finfo(x).eps for x in dtypes)
     p, q = to_float64(p), to_float64(q)
+    # Vectors of one coordinate are taken for numbers, with a batch (*batch, 1).
     if p.event_shape == (1,) and all(isinstance(x, EllipticalDistribution) for x in (p, q)):
         p, q = _coordinates(p), _coordinates(q)
         return univariate(p, q, integrand, nested, eps).squeeze(-1).to(dtype)
@@ -180,7 +189,12 @@ def _sum_over_categories(p: Any, q: Any, integrand: _Integrand, nested: bool) ->
 
 
 def _check(p: Any, q: Any, alpha: object = 1) -> None:
-    """Raise for a pair without a divergence, or an alpha that is not a finite number."""
+    """Raise for a pair without a divergence, or an alpha that is not a finite number.
+
+    Raises:
+        ValueError: Arguments that do not fit each other, or are no distributions.
+        NotImplementedError: A distribution of torch that is not supported.
+    """
     if not math.isfinite(as_number(alpha)):
         raise ValueError(f"alpha must be a finite number, got {alpha!r}")
     for name, x in (("p", p), ("q", q)):
@@ -215,39 +229,45 @@ def _as_torch(p: Any) -> Distribution:
 
 
 class _Logs(NamedTuple):
-    """Log densities, 0 in place of infinite ones, and where each is finite."""
+    """Log densities at some locations, all of one shape."""
 
-    p: Tensor
+    p: Tensor  # Log density of p, or 0 where it is infinite
     q: Tensor
-    in_p: Tensor
+    in_p: Tensor  # Whether the log density of p is finite
     in_q: Tensor
 
     @classmethod
     def of(cls, log_p: Tensor, log_q: Tensor) -> "_Logs":
+        """Return the log densities with infinite ones replaced."""
         logs = torch.broadcast_tensors(log_p, log_q)
         finite = [x.isfinite() for x in logs]
         return cls(*(torch.where(f, x, 0.0) for f, x in zip(finite, logs, strict=True)), *finite)
 
     @classmethod
     def at(cls, p: Any, q: Any, t: Tensor) -> "_Logs":
+        """Return the log densities of p and q at locations (Q, *batch, *event)."""
         return cls.of(p.log_prob(t), q.log_prob(t))
 
     def swapped(self) -> "_Logs":
+        """Return the log densities with p and q exchanged."""
         return _Logs(self.q, self.p, self.in_q, self.in_p)
 
 
 def _kl_integrand(at: _Logs) -> Tensor:
-    r"""$p\,(\log p - \log q)$, 0 where either vanishes."""
+    r"""Return $p\,(\log p - \log q)$, 0 where either vanishes."""
     return torch.where(at.in_p & at.in_q, torch.exp(at.p) * (at.p - at.q), 0.0)
 
 
 def _cross_entropy_integrand(at: _Logs) -> Tensor:
-    r"""$-p \log q$, 0 where either vanishes: callers see p off the support of q."""
+    r"""Return $-p \log q$, 0 where either vanishes.
+
+    Callers make the integral infinite where p has mass off the support of q.
+    """
     return torch.where(at.in_p & at.in_q, -torch.exp(at.p) * at.q, 0.0)
 
 
 def _tsallis_integrand(at: _Logs, alpha: float) -> Tensor:
-    r"""$(p^\alpha q^{1-\alpha} - p)/(\alpha - 1)$, accurate as alpha tends to 1.
+    r"""Return $(p^\alpha q^{1-\alpha} - p)/(\alpha - 1)$, accurate as alpha tends to 1.
 
     Above alpha = 1 it is 0 instead of infinite where only q vanishes.
     """
@@ -258,7 +278,7 @@ def _tsallis_integrand(at: _Logs, alpha: float) -> Tensor:
 
 
 def _bregman_gain(at: _Logs, alpha: float) -> Tensor:
-    r"""$p\,(p^{\alpha - 1} - q^{\alpha - 1})/(\alpha - 1)$."""
+    r"""Return $p\,(p^{\alpha - 1} - q^{\alpha - 1})/(\alpha - 1)$."""
     slope = alpha - 1
     # p q^s (e^(s (log p - log q)) - 1)/s with s = alpha - 1.
     both = _power_difference(at.p + slope * at.q, at.p - at.q, slope)
@@ -266,7 +286,7 @@ def _bregman_gain(at: _Logs, alpha: float) -> Tensor:
 
 
 def _bregman_integrand(at: _Logs, alpha: float) -> Tensor:
-    r"""`_bregman_gain` less $(p^\alpha - q^\alpha)/\alpha$."""
+    r"""Return `_bregman_gain` less $(p^\alpha - q^\alpha)/\alpha$."""
     gain, p, q = _bregman_gain(at, alpha), _power(at, alpha), _power(at.swapped(), alpha)
     # Where powers overflow their difference is unknown.
     over = gain.isinf() | p.isinf() | q.isinf()
@@ -275,7 +295,7 @@ def _bregman_integrand(at: _Logs, alpha: float) -> Tensor:
 
 
 def _power(at: _Logs, alpha: float) -> Tensor:
-    r"""$p^\alpha$, without a gradient where it overflows."""
+    r"""Return $p^\alpha$, infinite without a gradient where it overflows."""
     log = alpha * at.p
     fits = log <= _LARGEST_LOG
     power = torch.where(fits, torch.exp(torch.where(fits, log, 0.0)), math.inf)
@@ -283,7 +303,13 @@ def _power(at: _Logs, alpha: float) -> Tensor:
 
 
 def _power_difference(log: Tensor, ratio: Tensor, rate: float) -> Tensor:
-    r"""$e^{log} (e^{rate\,ratio} - 1)/rate$ without cancellation; infinite where it overflows."""
+    r"""Return $e^{log} (e^{rate\,ratio} - 1)/rate$ without cancellation; inf where it overflows.
+
+    Args:
+        log: The logarithm of a factor.
+        ratio: A logarithm of a ratio, of the same shape.
+        rate: Not 0.
+    """
     fits = torch.maximum(log, log + rate * ratio) <= _LARGEST_LOG
     log, ratio = torch.where(fits, log, 0.0), torch.where(fits, ratio, 0.0)
     near = (rate * ratio).abs() < 1
@@ -300,7 +326,8 @@ def _power_difference(log: Tensor, ratio: Tensor, rate: float) -> Tensor:
 _ULPS = 8
 # Integrals over pieces, of densities whose mass is 1, are not more exact than this.
 _ROUNDING = 1e-15
-# Cuts beyond others where the support is unbounded, in multiples of their range.
+# Where a support is unbounded, integrals are cut at these distances beyond all other cuts, too, in
+# multiples of the range of these.
 _TAIL = (2.0, 2.0**5, 2.0**40)
 # Where convergence is tested: distances to a finite end, in multiples of the gap to the next cut,
 # and towards an infinite one, of the range; the factor by which contributions must decrease; and a
@@ -309,7 +336,10 @@ _PROBES, _DECREASE, _LEAST = ((2.0**-7, 2.0**30), (2.0**-15, 2.0**60)), 0.9, 1e-
 
 
 def _kl_univariate(p: Any, q: Any, integrand: _Integrand, nested: bool, eps: float) -> Tensor:
-    """Use the closed cross entropy of a symmetric p with a normal or uniform q, else integrate."""
+    """Use the closed cross entropy of a symmetric p with a normal or uniform q, else integrate.
+
+    Beta densities on the same interval have a closed form, too.
+    """
     if isinstance(p, ScaledBeta) and isinstance(q, ScaledBeta):
         same = (p.low == q.low) & (p.high == q.high)
         if branches_allowed() and bool(same.all()):
@@ -327,11 +357,12 @@ def _kl_univariate(p: Any, q: Any, integrand: _Integrand, nested: bool, eps: flo
 
 
 def _integral_over_line(p: Any, q: Any, integrand: _Integrand, nested: bool, eps: float) -> Tensor:
-    """Integrate between the cuts of both, infinite unless the integral converges.
+    """Integrate between the cuts of both densities, infinite unless the integral converges.
 
-    If `nested`, p's support must lie in q's, and the integral is over it.
+    If `nested`, p's support must lie in q's, and the integral is over p's support.
     """
     is_finite, slack = _is_nested(p, q, eps)
+    # The cuts of q (*batch, J) that are at an end of p's support.
     ends = p._intervals().flatten(-2).unsqueeze(-2)
     at_end = ((q._cuts().unsqueeze(-1) - ends).abs() <= slack[..., None, None]).any(-1)
     p, q = separate_cuts(p, q)
@@ -355,8 +386,10 @@ def _is_nested(p: Any, q: Any, eps: float) -> tuple[Tensor, Tensor]:
     inner, outer = p._intervals().detach(), q._intervals().detach()
     ends = [torch.where(x.isfinite(), x, 0.0).abs().flatten(-2).amax(-1) for x in (inner, outer)]
     slack = _ULPS * eps * torch.maximum(*ends)
+    # Intervals of q, widened by rounding, so that neighbors merge: (*batch, 1, L, 2).
     side = outer.new_tensor([-1.0, 1.0])
     outer = IntervalUnion.merged(outer + slack[..., None, None] * side).intervals.unsqueeze(-3)
+    # Each of the K intervals of p must lie in one of them, (*batch, K, L).
     low, high = inner.unsqueeze(-2).unbind(-1)
     inside = ((outer[..., 0] <= low) & (high <= outer[..., 1])).any(-1)
     return (inside | inner[..., 0].isnan()).all(-1), slack
@@ -372,12 +405,21 @@ def _diverges(
     one, is of the order of the integrand times the distance. Compared at two distances, it must
     decrease towards the end. Unless `nested`, only finite ends are tested, as the integral always
     converges at infinite ones.
+
+    Args:
+        integrand: The integrand.
+        p: The density whose ends are tested.
+        q: The other one.
+        cuts: The cuts of both (*batch, J), padded with NaN.
+        slack: By how much rounding moves ends (*batch).
+        nested: Whether infinite ends are tested, too.
     """
     low, high = (x.unsqueeze(-1) for x in _span(cuts))
     ends = p._intervals()
     inwards = ends.new_tensor([1.0, -1.0]).expand(ends.shape).flatten(-2)
     ends = ends.flatten(-2)
     finite = ends.isfinite()
+    # Half of the distance from each end to the next cut, (*batch, ends).
     gaps = inwards.unsqueeze(-1) * (cuts.unsqueeze(-2) - ends.unsqueeze(-1))
     gap = torch.where(gaps > slack[..., None, None], gaps, math.inf).amin(-1) / 2
     # Rounding of the end must not matter.
@@ -388,10 +430,10 @@ def _diverges(
         step = torch.where(finite, near * gap, far * (low - high))
         t = (start + inwards * step).movedim(-1, 0)
         at = _Logs.of(*(x.log_prob(t).movedim(0, -1) for x in (p, q)))
-        # With p added, as the integrand changes its sign, and may happen to be small.
+        # p is added to the integrand, which changes its sign and may happen to be small.
         height = torch.where(at.in_p, torch.exp(at.p), 0.0)
         sizes.append((integrand(at).abs() + height) * step.abs())
-    before, nearer = sizes
+    before, nearer = sizes  # the second one nearer to the end, finite or infinite
     grows = (nearer > _LEAST) & (nearer >= _DECREASE * before)
     return (grows & (finite | nested)).any(-1)
 
@@ -432,6 +474,7 @@ _FAR = 1e3
 
 
 def _kl_multivariate(p: Any, q: Any, integrand: _Integrand, nested: bool, eps: float) -> Tensor:
+    """Return the cross entropy of p and q less the entropy of p (*batch); no integrand is used."""
     p = p.expand(broadcast_shapes(p.batch_shape, q.batch_shape))
     if isinstance(q, MultivariateNormal):
         cross = _normal_cross_entropy(p, q)
@@ -451,12 +494,14 @@ def _kl_multivariate(p: Any, q: Any, integrand: _Integrand, nested: bool, eps: f
 def _tsallis_multivariate(
     p: Any, q: Any, integrand: _Integrand, nested: bool, eps: float, *, alpha: float
 ) -> Tensor:
+    """Use the closed form for two normal densities, else the nodes of p's quadrature rule."""
     p = p.expand(broadcast_shapes(p.batch_shape, q.batch_shape))
     if isinstance(p, MultivariateNormal) and isinstance(q, MultivariateNormal):
         return _tsallis_of_normals(p, q, alpha)
     integral = _integral_at_nodes(p, q, integrand, nested, eps)
     if nested and all(isinstance(x, MultivariateBetaGaussian) for x in (p, q)):
-        # Where edges meet the integrand is a power, which has an integral above -1.
+        # Where edges meet, the integrand is a power of the distance. It is integrable if the
+        # exponent is above -1, or if p's ellipsoid keeps a distance from the edge of q's.
         light = alpha * p.generator.m + (1 - alpha) * q.generator.m > -1
         integral = torch.where(light | _is_inside(p, q, eps, 1 - 1e-9), integral, math.inf)
     return integral
@@ -465,6 +510,7 @@ def _tsallis_multivariate(
 def _bregman_multivariate(
     p: Any, q: Any, integrand: _Integrand, nested: bool, eps: float, *, alpha: float
 ) -> Tensor:
+    """Integrate `_bregman_gain` at the nodes of p, and each power at nodes of its own density."""
     shape = broadcast_shapes(p.batch_shape, q.batch_shape)
     p, q = p.expand(shape), q.expand(shape)
     gain = _integral_at_nodes(p, q, partial(_bregman_gain, alpha=alpha), nested, eps)
@@ -499,7 +545,7 @@ def _normal_cross_entropy(p: Any, q: MultivariateNormal) -> Tensor:
 
 
 def _tsallis_of_normals(p: MultivariateNormal, q: MultivariateNormal, alpha: float) -> Tensor:
-    r"""$(\int p^\alpha q^{1 - \alpha} - 1)/(\alpha - 1)$, accurate as alpha tends to 1.
+    r"""Return $(\int p^\alpha q^{1 - \alpha} - 1)/(\alpha - 1)$, accurate as alpha tends to 1.
 
     In the coordinates of q, with $M = L_q^{-1} L_p$ and the offset d,
     $$\int p^\alpha q^{1 - \alpha} = e^{(1 - \alpha) s}, \quad
@@ -524,13 +570,20 @@ def _tsallis_of_normals(p: MultivariateNormal, q: MultivariateNormal, alpha: flo
 
 
 def _relative(p: Any, loc: Tensor, scale_tril: Tensor) -> tuple[Tensor, Tensor]:
-    """Return center and factor of p's ellipsoid in the coordinates of another one."""
+    """Return center (*batch, D) and factor (*batch, D, D) of p in other coordinates.
+
+    They are u = scale_tril^-1 (t - loc), in which an ellipsoid with this center and factor is the
+    unit ball.
+    """
     solve = partial(torch.linalg.solve_triangular, scale_tril, upper=False)
     return solve((p.loc - loc).unsqueeze(-1)).squeeze(-1), solve(p.scale_tril)
 
 
 def _integral_at_nodes(p: Any, q: Any, integrand: _Integrand, nested: bool, eps: float) -> Tensor:
-    """Integrate over p's support at the nodes of p's quadrature rule."""
+    """Integrate over p's support at the nodes of p's quadrature rule (*batch).
+
+    If `nested`, the integral is infinite where p has mass off the support of q.
+    """
     nodes, weights = _rule(p)
     at = _Logs.at(p, q, nodes)
     # Weights of expectations under p, divided by p, are weights of integrals.
@@ -540,13 +593,14 @@ def _integral_at_nodes(p: Any, q: Any, integrand: _Integrand, nested: bool, eps:
     if all(isinstance(x, MultivariateBetaGaussian) for x in (p, q)):
         return torch.where(_is_inside(p, q, eps), integral, math.inf)
     missed = torch.where(at.in_p & ~at.in_q, weights.abs(), 0.0).sum(0) > _MISSED
+    # An unbounded p may have no node as far out as the end of q's support.
     step = _FAR * p.variance.sqrt()
     far = _Logs.at(p, q, torch.stack([p.mean - step, p.mean + step]))
     return torch.where(missed | (far.in_p & ~far.in_q).any(0), math.inf, integral)
 
 
 def _rule(p: Any) -> tuple[Tensor, Tensor]:
-    """Return nodes (Q, *batch, D) and weights (Q, *batch) of p."""
+    """Return nodes (Q, *batch, D) and weights (Q, *batch) for expectations under p."""
     dim = p.event_shape[0]
     if isinstance(p, MultivariateBetaGaussian):
         return _ball_rule(p)
@@ -565,7 +619,10 @@ def _rule(p: Any) -> tuple[Tensor, Tensor]:
 
 
 def _ball_rule(p: MultivariateBetaGaussian) -> tuple[Tensor, Tensor]:
-    """Return nodes (Q, *batch, D) and weights (Q, *batch) that resolve a logarithm at the edge."""
+    """Return nodes (Q, *batch, D) and weights (Q, *batch) that resolve a logarithm at the edge.
+
+    A rule for the radius, with density proportional to r^(D - 1) (1 - r^2)^m, times directions.
+    """
     m, dim = p.generator.m, p.event_shape[0]
     # A sharp density has all but a rounding error of its mass inside a smaller radius.
     reach = (-torch.expm1(-(40 + dim) / m.detach().clamp_min(1e-30))).sqrt().unsqueeze(0)
@@ -583,7 +640,7 @@ def _ball_rule(p: MultivariateBetaGaussian) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def _is_inside(p: Any, q: Any, eps: float, size: float = 1.0) -> Tensor:
-    r"""Whether p's ellipsoid lies in q's (*batch), shrunk to `size`.
+    r"""Return whether p's ellipsoid lies in q's (*batch), shrunk to a fraction `size`.
 
     With center d and factor M in the coordinates of q's, whether $|M v + d| \le 1$ for all
     $|v| \le 1$. By duality without a gap, the largest value of $|M v + d|^2$ is
@@ -612,6 +669,7 @@ def _is_inside(p: Any, q: Any, eps: float, size: float = 1.0) -> Tensor:
     below = top - squares
 
     def terms(gap: Tensor, power: int) -> Tensor:
+        """Return the sum of all s_k / (gap + below_k)^power (*batch, 1)."""
         ratios = torch.where(products > 0, products / (gap + below) ** power, 0.0)
         return ratios.sum(-1, keepdim=True)
 

@@ -158,7 +158,13 @@ class EllipticalDistribution(StandardizedDistribution):
     def _of_coordinates(
         self, loc: Tensor, scale_tril: Tensor, lost: int
     ) -> "EllipticalDistribution":
-        """Return the density of fewer coordinates, after integrals over `lost` of the others."""
+        """Return the density of k coordinates, a marginal or a conditional one.
+
+        Args:
+            loc: Its center (*batch, k).
+            scale_tril: Its factor (*batch, k, k).
+            lost: The number of coordinates over which it has been integrated.
+        """
         raise NotImplementedError
 
     def _log_det(self) -> Tensor:
@@ -293,7 +299,7 @@ class EllipticalDistribution(StandardizedDistribution):
         return self._of_coordinates(center, remainder.sqrt() * factor[..., k:, k:], 0)
 
     def _coordinates(self, indices: int | Sequence[int]) -> list[int]:
-        """Return coordinates as distinct numbers from 0, or raise ValueError."""
+        """Return the coordinates that indices name as numbers from 0, or raise ValueError."""
         dim = self.event_shape[0]
         given = list(indices) if isinstance(indices, Iterable) else [indices]
         integral = all(isinstance(i, Integral) and not isinstance(i, bool) for i in given)
@@ -317,7 +323,7 @@ class EllipticalDistribution(StandardizedDistribution):
         degree 3. `quadrature_error` estimates its error.
 
         Args:
-            order: Degree, from 1 to 1200.
+            order: Degree of exactness, from 1 to 1200.
 
         Raises:
             ValueError: `order` out of range.
@@ -329,7 +335,7 @@ class EllipticalDistribution(StandardizedDistribution):
         return self._rule(order, 0)
 
     def _rule(self, order: int, more: int) -> tuple[Tensor, Tensor]:
-        """Return the rule of `quadrature` with `more` radii in addition."""
+        """Return the rule of `quadrature`, with a number of additional radii."""
         require_integer("order", order, 1, _LARGEST_ORDER)
         dim, batch = self.event_shape[0], self.batch_shape
         directions, direction_weights = direction_rule(dim, order, self.loc)
@@ -351,6 +357,7 @@ class EllipticalDistribution(StandardizedDistribution):
         if self.event_shape[0] <= 3:
             return super().quadrature_error(psi, order)
         self._check_function(psi)
+        # Sums (R, *shape of `expect`) over the nodes of each replicate, which are neighbors.
         rough, fine = (
             self._weighted_values(psi, *self._rule(order, more))
             .unflatten(0, (REPLICATES, -1))
@@ -427,8 +434,8 @@ class MultivariateBetaGaussian(EllipticalDistribution):
     def from_sigma_tril(cls, loc: Tensor, sigma_tril: Tensor, *args: Any, **options: Any) -> Self:
         loc, sigma_tril = broadcast_location_scale(loc=loc, sigma_tril=sigma_tril)
         require_scale_tril("sigma_tril", sigma_tril)
-        # The factor of Scale is R times that of Sigma, whose radius R depends on |Sigma|: `p`, with
-        # Sigma for Scale, serves to compute it.
+        # L is R times the factor of Sigma, and R depends on |Sigma|. `p` has the factor of Sigma in
+        # place of L, and is made only to compute R.
         p = unvalidated(cls, loc, sigma_tril, *args, **options)
         return cls(
             p.loc,
@@ -450,6 +457,8 @@ class MultivariateBetaGaussian(EllipticalDistribution):
         """
         mean, covariance = broadcast_location_scale(mean=mean, covariance_matrix=covariance_matrix)
         factor = cholesky_factor("covariance_matrix", covariance)
+        # The covariance is L L' times the first of `moments`. `p` has the factor of the covariance
+        # in place of L, and is made only for its generator.
         p = unvalidated(cls, mean, factor, *args, **options)
         scale = p.generator.moments()[0].rsqrt()[..., None, None]
         return cls(p.loc, scale * p.scale_tril, *args, **options)
@@ -458,7 +467,7 @@ class MultivariateBetaGaussian(EllipticalDistribution):
     def sigma_tril(self) -> Tensor:
         r"""Lower factor of $\Sigma$ (*batch, D, D); 0 or inf at alpha = inf."""
         factor = self.generator.inverse_radius(self._log_det())[..., None, None]
-        # Zeros of the triangle stay zero where the factor is infinite.
+        # Zeros above the diagonal stay zero where the factor is infinite, instead of NaN.
         zero = (self.scale_tril == 0) & factor.isinf()
         return torch.where(zero, 0.0, self.scale_tril * factor)
 

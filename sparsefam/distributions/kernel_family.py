@@ -39,8 +39,8 @@ from .univariate import Geometry, Univariate, interval_by_tails
 
 __all__ = ["KernelDeformedExp", "KernelDistribution", "KernelExp"]
 
-# How large the integrand times the distance may be at an end of the mesh, relative to a moment.
-_LEFT = 1e-4
+# The fraction of a moment that may lie beyond an end of the mesh, by a bound.
+_MOST_BEYOND = 1e-4
 # Steps of the search for a mode, and the factor by which each narrows its grid: above 1/2, so that
 # the grid extends to the neighbors of the best location. All steps together narrow it to 1e-9.
 _STEPS, _SHRINKAGE = 40, 0.6
@@ -56,6 +56,19 @@ class KernelDistribution(Univariate):
     Subclasses compute $A$ and the weights in their constructor. These are kept with their graph:
     more than one backward pass through one density needs `retain_graph=True`. Forward mode
     (`torch.func.jvp`, `jacfwd`, `hessian`) needs alpha to be a number.
+
+    Args:
+        weights: $w$ (*batch, I).
+        inducing_points: $t_i$, as for `KernelExp`; or the functions, which `from_score` passes
+            instead of points and a kernel.
+        kernel: As for `KernelExp`; None if functions are given.
+        base: $q_0$, as for `KernelExp`.
+        alpha: Entropic index, a number or (*batch).
+        validate_args: As in torch.distributions.
+
+    Raises:
+        ValueError: Shapes that do not fit.
+        RuntimeError: A trace of `torch.jit`.
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {"weights": finite_vector}
@@ -83,6 +96,7 @@ class KernelDistribution(Univariate):
         else:
             features = KernelExpansion(weights, inducing_points, kernel).features
         self.features, self.base = features, base
+        # One entry of each weight vector and point set has the shape of its batch.
         _, alpha, _ = broadcast_arguments(
             weights=weights[..., 0], alpha=alpha, inducing_points=features.points[..., 0, 0]
         )
@@ -90,10 +104,16 @@ class KernelDistribution(Univariate):
         batch, dim = self.alpha.shape, self.features.dim
         self.weights = weights.expand(*batch, -1)
         event = Size([dim] if dim > 1 else [])
-        SparseDistribution.__init__(self, batch, event, validate_args)
+        SparseDistribution.__init__(self, batch, event, validate_args)  # checks the attributes
 
     def _solve(self, alpha: Tensor | float, inside: bool = True, **options: Any) -> None:
-        """Normalize, with gradients also where none are asked for now."""
+        """Set `_solution`, with its graph even under `torch.no_grad`, as it may be used later.
+
+        Args:
+            alpha: As the constructor was given it: a number, or else `self.alpha` is taken.
+            inside: As for `solve`.
+            options: `tolerance` and `mesh`, as for `solve`.
+        """
         alpha, validate = self.alpha if isinstance(alpha, Tensor) else alpha, self._validate_args
         with torch.enable_grad():
             arguments = self.weights, self.features, self.base, alpha, inside
@@ -129,6 +149,7 @@ class KernelDistribution(Univariate):
 
     @property
     def _kernel_features(self) -> KernelFeatures:
+        """The features, or an AttributeError if they are the functions of a basis."""
         if not isinstance(self.features, KernelFeatures):
             raise AttributeError("a density of a basis has neither kernel nor inducing points")
         return self.features
@@ -219,7 +240,7 @@ class KernelDistribution(Univariate):
             ValueError: `order` below 1, or above 2^18.
         """
         require_integer("order", order, 1, MOST_NODES)
-        mesh = self.mesh.with_order(order)
+        mesh = self.mesh.with_least_nodes(order)
         weights = self._solution.weights_on(mesh).to(self.weights.dtype)
         count = len(mesh.nodes)
         nodes = mesh.nodes.to(self.weights).reshape(count, *(1,) * len(self.batch_shape), -1)
@@ -234,14 +255,14 @@ class KernelDistribution(Univariate):
     def combination_means(self, psi: Basis, coefficients: Tensor) -> Tensor:
         r"""Return $E_p[\psi]^\top C$ (*batch, E) with coefficients C (*batch[:-1], N, E).
 
-        The combinations are evaluated at the nodes, unless there are fewer densities for each.
+        Either the functions are combined at the nodes, or their expectations are.
         """
         (functions, columns), count = coefficients.shape[-2:], self.batch_shape[-1]
         mesh = self.mesh.for_basis(psi)
         values, nodes = self._values_of(psi, mesh), len(mesh.nodes)
         dtype = torch.promote_types(self._dtype_with(psi), coefficients.dtype)
-        # Of the two orders of the product, weights (values C) and (weights values) C, the one with
-        # fewer operations. An exported graph, for any number of densities, has the first only.
+        # The order of the product, weights (values C) or (weights values) C, with fewer operations.
+        # An exported graph, for any number of densities, has the first only.
         if not exported():
             combined = nodes * columns * (functions + count)
             separate = count * functions * (nodes + columns)
@@ -287,12 +308,16 @@ class KernelDistribution(Univariate):
         return ((weights * offset).mT @ offset).to(self.weights.dtype)
 
     def _require_moment(self, order: int) -> None:
-        """Raise unless the mesh holds nearly all of an absolute moment, which then exists."""
+        """Raise unless the mesh holds nearly all of an absolute moment, which then exists.
+
+        Compiled graphs, which cannot read values, do not check it.
+        """
         if compiled():
             return
         base, mesh = self.mesh.base, self.mesh
         for axis in range(base.dim):
             low, high = base.bounds(axis)
+            # Indices of the outermost nodes on the sides where the base has no end.
             open_ends = [index for index, end in ((0, low), (-1, high)) if math.isinf(end)]
             if not open_ends:
                 continue
@@ -305,7 +330,7 @@ class KernelDistribution(Univariate):
             # is taken for 1. Weights over lengths are the marginal density at the outermost nodes.
             tail_bound = (last / lengths) @ ((t - center).abs() ** (order + 1))
             rule = f"so light in its tails that the moment of order {order} exists, within reach"
-            require(tail_bound <= _LEFT * total, "base", rule, base.factors[axis])
+            require(tail_bound <= _MOST_BEYOND * total, "base", rule, base.factors[axis])
 
     @property
     @torch.no_grad()
@@ -346,6 +371,7 @@ class KernelDistribution(Univariate):
         relative_entropy = s.batched(s.Z.log() - power.factor_of_log * logs / s.Z)
         mesh = s.mesh.graded()
         log_base = mesh.base.log_density(mesh.nodes).unsqueeze(-1)
+        # Where the base density is 0, so are the weights.
         log_base = torch.where(log_base.isinf(), 0.0, log_base)
         base_term = s.means(log_base, mesh).squeeze(-1)
         return relative_entropy - base_term.to(relative_entropy.dtype)
@@ -365,7 +391,13 @@ class KernelDistribution(Univariate):
         return KernelEscort(self, self._escort_power(beta))
 
     def _escort_power(self, beta: Tensor | float | None) -> Power:
-        """Return the power of p^beta."""
+        """Return the power to which p^beta is proportional, relative to the base.
+
+        The default of beta is 2 - alpha.
+
+        Raises:
+            ValueError: `beta` negative, or given for an escort.
+        """
         power = self._solution.power
         if beta is None:
             # 2 - alpha, which lowers the exponent of a prediction map by one.
@@ -389,12 +421,14 @@ class KernelDistribution(Univariate):
             exponent = 2 - self.alpha.reshape(-1) if beta is None else float(beta)
             if beta is not None or mesh is not s.mesh:
                 nodal, _ = integrals(s.offsets_on(mesh), s.measure_on(mesh), power)
-            # p^beta = Z^-beta v^beta for p = v / Z, and the weights are those of v^beta.
+            # p^beta = Z^-beta v^beta for p = v / Z, and the integral of v^beta has the weights.
             nodal = nodal * torch.exp(-exponent * s.Z.log())
+        # (R, Q), and values (Q, M) and (Q, N).
         weights = nodal.flatten(0, 1).T.double()
         f, g = (self._values_of(basis, mesh).double() for basis in (phi, psi))
         total = weights.sum(-1, keepdim=True)
-        # Both are centered, so that the covariance of a constant is 0 to the last digit.
+        # Both are centered, so that the covariance of a constant is 0 to the last digit: (R, Q, M)
+        # and (R, Q, N).
         f, g = (x - ((weights @ x) / total).unsqueeze(1) for x in (f, g))
         covariance = ((weights.unsqueeze(-1) * f).mT @ g).to(self._dtype_with(phi, psi))
         return covariance.reshape(*self.batch_shape, *covariance.shape[1:])
@@ -403,6 +437,7 @@ class KernelDistribution(Univariate):
 
     @lazy_property
     def _line(self) -> Line:
+        """The distribution functions, made when they are first asked for."""
         return Line(self._solution)
 
     @constraints.dependent_property(is_discrete=False)
@@ -436,15 +471,17 @@ class KernelDistribution(Univariate):
         return torch.cat([breaks, halves.expand(*self.batch_shape, -1)], -1)
 
     def _cuts(self) -> Tensor:
-        """Return locations (*batch, J) between which integrals follow the density, some NaN.
+        """Return locations (*batch, J), padded with NaN, at which integrals over the line are cut.
 
-        They are the ends of the support, and some thirty nodes of the mesh, dense where it is.
+        They are the ends of the support, and 32 to 48 of the nodes, which are dense where the base
+        and the functions of the score vary fast.
         """
         ends = self._line.intervals.flatten(-2)
         if bool((self.alpha > 1).any()):
-            # Ends that are roots carry no derivatives. The density is 0 there, so that first
-            # derivatives of integrals are right without them, unless it jumps, as a uniform escort
-            # does. Adding 0 times the weights makes the next derivative raise, not be wrong.
+            # Ends are found as roots, without derivatives. Where the density is 0 at its ends, the
+            # first derivative of an integral does not depend on them, but the second one does;
+            # where it jumps, as a uniform escort (alpha = inf) does, so does the first. Adding 0
+            # times the weights makes torch raise there, instead of returning wrong derivatives.
             limit = without_derivative if bool(self.alpha.isinf().any()) else differentiable_once
             ends = ends + 0 * limit(self.weights).sum(-1, keepdim=True)
         nodes = self.quadrature()[0].detach()
@@ -456,6 +493,7 @@ class KernelDistribution(Univariate):
         return on_line(self.log_prob, self._cuts(), self._ends())
 
     def _moment_about(self, n: int, center: Tensor) -> Tensor:
+        """Return E[(t - center)^n] (*batch), summed over the nodes; ValueError if none exists."""
         self._require_moment(n)
         s, nodes = self._solution, self.mesh.nodes.squeeze(-1)
         weights = s.weights_on(self.mesh).reshape(len(nodes), *self.batch_shape).double()
@@ -513,6 +551,7 @@ class KernelDistribution(Univariate):
         return self if self.weights.dtype == torch.float64 else self._solved_in_float64()
 
     def _solved_in_float64(self) -> "KernelDistribution":
+        """Return the density of the same weights in float64, on a new mesh."""
         score = self._with_weights(self.weights.double())
         return type(self).from_score(score, self.base, validate_args=False)
 
@@ -681,8 +720,8 @@ class KernelDeformedExp(KernelDistribution):
     def _solved_in_float64(self) -> "KernelDeformedExp":
         score, eps = self._with_weights(self.weights.double()), self._solution.power.eps
         alpha = self.alpha.double() if isinstance(eps, Tensor) else eps + 1
-        family, index = type(self), (alpha, self.normalization)
-        return family.from_score(score, self.base, *index, validate_args=False)
+        arguments = self.base, alpha, self.normalization
+        return type(self).from_score(score, *arguments, validate_args=False)
 
 
 class KernelEscort(KernelDistribution):
@@ -701,7 +740,8 @@ class KernelEscort(KernelDistribution):
         alpha = 1 + 1 / torch.as_tensor(power.exponent, dtype=parent.weights.dtype)
         is_batch = isinstance(power.eps, Tensor)
         escort_alpha = alpha.reshape(parent.batch_shape) if is_batch else alpha.item()
-        arguments = parent.weights, parent.features, None, parent.base, escort_alpha
+        kernel = None  # which the features hold
+        arguments = parent.weights, parent.features, kernel, parent.base, escort_alpha
         super().__init__(*arguments, parent._validation)
         with torch.enable_grad():
             self._solution = parent._solution.with_power(power)

@@ -182,8 +182,8 @@ class Objective:
         """
         mesh = p.mesh
         if len(mesh.axes) == 1:
-            mesh = mesh.with_order(min(_FINE * mesh.axes[0].size, _MOST_NODES))
-            finer = mesh.with_order(2 * mesh.axes[0].size)
+            mesh = mesh.with_least_nodes(min(_FINE * mesh.axes[0].size, _MOST_NODES))
+            finer = mesh.with_least_nodes(2 * mesh.axes[0].size)
         else:
             # Gauss's rule integrates polynomials of twice the degree that it interpolates.
             coarse = [axis._replace(order=axis.order // 2) for axis in mesh.axes]

@@ -17,11 +17,11 @@ __all__ = ["Base", "BaseMeasure", "RestrictedBase", "uniform_box"]
 # Log mass cut at either end of an unbounded base; doublings of the scale until there.
 _LOG_TAIL = {torch.float32: math.log(1e-9), torch.float64: math.log(1e-17)}
 _DOUBLINGS = 70
-# Log densities below this are not evaluated.
+# Tails are followed until log densities fall below this.
 _LEAST_LOG = -1e15
 # The difference of logarithms of densities whose parameters differ by rounding.
 _SAME = 1e-4
-# Breaks of the first mesh: this to the powers up to 19, times the scale.
+# The first mesh is cut at distances of _RATIO^k scales from the center, k from 1 to _SCALES - 1.
 _RATIO, _SCALES = 16.0, 20
 
 Base = Distribution | Sequence[Distribution] | None
@@ -80,7 +80,7 @@ class BaseMeasure:
         """Raise unless points (..., D) are finite and in the closed support of the factors."""
         require(torch.isfinite(points), name, "finite", points)
         for d, t in enumerate(points.unbind(-1)):
-            # A density may vanish at the ends.
+            # An end is inside even where the density vanishes there.
             at_end = torch.isin(t, t.new_tensor(self.bounds(d)))
             inside = at_end | torch.isfinite(self.log_factor(d, t))
             require(inside, name, "inside the support of the base", points)
@@ -93,21 +93,24 @@ class BaseMeasure:
             inside = (factor.low <= t) & (t <= factor.high)
             return torch.where(inside, -(factor.high - factor.low).log(), -math.inf).to(t.dtype)
         inside = factor.support.check(t) if factor.support is not None else torch.isfinite(t)
+        # Elsewhere torch's formula may be NaN, and so would be its gradient.
         safe = torch.where(inside, t, _inner_location(factor).to(t.dtype))
         log = factor.log_prob(safe.double()).to(t.dtype)
         return torch.where(inside, log, -math.inf)
 
     def is_of(self, base: Base, t: Tensor) -> bool:
-        """Return whether this is the measure of a base, compared at locations (n, D)."""
+        """Return whether a base has the same ends, and the same log density at locations (n, D)."""
         if base is self._source:
             return True
         other = BaseMeasure(base, self.dim, self.dtype)
-        ends = (torch.tensor([m.bounds(d) for d in range(self.dim)]) for m in (self, other))
-        pairs = (tuple(ends), (self.log_density(t), other.log_density(t)))
+        ends = [
+            torch.tensor([measure.bounds(d) for d in range(self.dim)]) for measure in (self, other)
+        ]
+        pairs = (ends, [self.log_density(t), other.log_density(t)])
         return all(torch.allclose(x, y, _SAME, _SAME) for x, y in pairs)
 
     def bounds(self, axis: int) -> tuple[float, float]:
-        """Return the ends of a factor's support, which may be infinite."""
+        """Return the lower and the upper end of a factor's support, which may be infinite."""
         support = self.factors[axis].support
         low = getattr(support, "lower_bound", -math.inf)
         high = getattr(support, "upper_bound", math.inf)
@@ -116,10 +119,15 @@ class BaseMeasure:
     def negligible_beyond(
         self, axis: int, growth: Callable[[Tensor], Tensor]
     ) -> tuple[float, float]:
-        """Return the ends of the interval outside which density times growth has negligible mass.
+        """Return the ends of the interval outside which a kernel density has negligible mass.
 
-        `growth` bounds the log density relative to the base at locations. A tail that does not
-        outweigh it raises a ValueError (Moreno et al., 2021, Prop. 1).
+        Args:
+            axis: The factor.
+            growth: From locations (q,) to upper bounds (q,) of the log density less the base's.
+
+        Raises:
+            ValueError: A tail of the base that does not fall faster than densities may grow
+                (Moreno et al., 2021, Prop. 1).
         """
         # Distances from the center, four to each doubling of the scale.
         steps = 2.0 ** (torch.arange(-40, 4 * _DOUBLINGS, dtype=torch.float64) / 4)
@@ -157,7 +165,7 @@ class BaseMeasure:
         return float(t[last])
 
     def scales(self, axis: int) -> Tensor:
-        """Return locations around the center of a factor, at geometric distances."""
+        """Return locations (n,) around the center of a factor, at geometric distances."""
         steps = self._scale(axis) * _RATIO ** torch.arange(1, _SCALES, dtype=torch.float64)
         return torch.cat([self.center(axis) - steps, self.center(axis) + steps])
 
@@ -175,7 +183,10 @@ class BaseMeasure:
         return _inner_location(self.factors[axis])
 
     def _scale(self, axis: int) -> Tensor:
-        """Return the unit of length of a factor: a finite standard deviation, its `scale`, or 1."""
+        """Return a length of the order of a factor's width.
+
+        It is the standard deviation if that is finite and positive, else its `scale`, or 1.
+        """
         factor = self.factors[axis]
         try:
             deviation = factor.stddev
@@ -186,7 +197,7 @@ class BaseMeasure:
 
 
 def _inner_location(factor: Distribution) -> Tensor:
-    """Return a location inside the support: the mean, the median or the mode."""
+    """Return a location inside the support: the mean, or the median or mode if there is none."""
     try:
         mean = factor.mean
     except NotImplementedError:
@@ -221,11 +232,12 @@ def _factors(base: Base, dim: int) -> list[Distribution]:
 
 
 def _split(base: Distribution, dim: int) -> list[Distribution]:
-    """Return the members of a batch of univariate distributions."""
+    """Return the members of a batch (dim,) of univariate distributions."""
     if base.batch_shape != (dim,) or base.event_shape:
         raise ValueError(f"base must have {dim} univariate factors, got {base}")
 
     def member(i: int) -> Any:
+        """Return the i-th member, which has no batch."""
         if isinstance(base, SparseDistribution):
             return base[i]
         return select_batch(base, Size(), lambda x, event: x[i])
@@ -233,14 +245,15 @@ def _split(base: Distribution, dim: int) -> list[Distribution]:
     members = [member(i) for i in range(dim)]
     t = _inner_location(base).detach().expand(dim)
     log_densities = torch.stack([factor.log_prob(t[d]) for d, factor in enumerate(members)])
-    # A tensor may have the length of the batch by chance.
+    # `select_batch` takes a tensor whose length is `dim` for one with an entry for each member. If
+    # it has this length by chance, members have other densities than the batch.
     if not torch.allclose(log_densities, base.log_prob(t), equal_nan=True):
         raise ValueError(f"base must be a sequence of {dim} univariate distributions, got {base}")
     return members
 
 
 def _constant(x: Tensor) -> Tensor:
-    """Return a parameter of a base in float64."""
+    """Return a parameter of a base in float64, or raise ValueError if it requires grad."""
     if x.requires_grad:
         raise ValueError(f"base must be constant, got a parameter that requires grad: {x}")
     return in_float64(x)

@@ -51,9 +51,10 @@ class Line:
             return s.weights.new_empty(*s.batch, 1, 2)
         offsets = s.offsets_on(s.mesh)
         # On a subinterval 1 + eps (f - A) is a polynomial, whose roots are ends of the support.
-        inside = torch.ones_like(offsets) if s.power.is_exponential else s.power.inside(offsets)
-        inside = inside.flatten(1)
-        lower, upper = pieces_by_column(positive_pieces(inside), inside.shape[1])
+        # Nodal values (m, G R); positive everywhere at alpha = 1.
+        always = s.power.is_exponential
+        polynomials = (torch.ones_like(offsets) if always else s.power.inside(offsets)).flatten(1)
+        lower, upper = pieces_by_column(positive_pieces(polynomials), polynomials.shape[1])
         breaks = s.mesh.axes[0].breaks.to(lower)
         shape = (len(lower), len(breaks) - 1, -1)
         # Ends in [-1, 1] of pieces, (R, G, pieces). A piece counts if it has a length, on a
@@ -64,6 +65,7 @@ class Line:
         # lerp is exact at the ends of subintervals.
         ends = torch.stack([torch.lerp(low, high, (1 + y) / 2) for y in (lower, upper)], -1)
         ends = torch.where(alive.unsqueeze(-1), ends, math.nan).to(s.weights)
+        # Pieces that meet at a break become one interval.
         merged = IntervalUnion.merged(ends.flatten(1, 2)).intervals
         most = int((~merged[..., 0].isnan()).sum(-1).amax())
         lower, upper = merged[:, :most].reshape(*s.batch, most, 2).unbind(-1)
@@ -77,7 +79,7 @@ class Line:
         return self.tail(value, torch.zeros_like(value, dtype=torch.bool))
 
     def tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        """Return the mass below values (*S, *batch), or above them where `upper`.
+        """Return the mass below values, or above them where `upper`, all (*S, *batch).
 
         It is a sum over whole subintervals, plus the integral from the end of the subinterval of
         the value up to the value.
@@ -93,24 +95,8 @@ class Line:
         t = value.detach().to(dtype).clamp(first.to(dtype), last.to(dtype))
         breaks = s.mesh.axes[0].breaks.to(t)
         cell = (torch.searchsorted(breaks, t.contiguous()) - 1).clamp(0, len(breaks) - 2)
-        low, high = breaks[cell], breaks[cell + 1]
-        y = ((2 * t - low - high) / (high - low)).clamp(-1, 1)
-        x, measure, power = self._cell_values(cell)
-        # The mass above y is the mass below -y of the mirrored density.
-        side = upper.reshape(-1)
-        x, measure = (torch.where(side, v.flip(0), v) for v in (x, measure))
-        x, measure = below(x, measure, torch.where(upper, -y, y).reshape(-1).to(x))
-        (within,) = integrals(x, measure, power, ("power",))
-        within = within.sum(0).reshape(value.shape) / s.Z.reshape(s.batch)
-        # The masses of all subintervals on the side of the tail, besides the one with the value.
-        masses = self._cell_masses()
-        before, after = (
-            (v.cumsum(-1) - v).expand(*cell.shape, -1) for v in (masses, masses.flip(-1))
-        )
-        index = cell.unsqueeze(-1)
-        before = before.gather(-1, index).squeeze(-1)
-        after = after.gather(-1, masses.shape[-1] - 1 - index).squeeze(-1)
-        mass = (torch.where(upper, after, before) + within).to(
+        within = self._mass_within(cell, t, upper)
+        mass = (self._mass_beside(cell, upper) + within).to(
             torch.promote_types(value.dtype, s.weights.dtype)
         )
         if value.requires_grad or may_have_tangent(value):
@@ -122,6 +108,35 @@ class Line:
         outside = ((value <= first) == upper).to(mass.dtype)
         mass = torch.where((value <= first) | (value >= last), outside, mass)
         return mass.clamp(0, 1)
+
+    def _mass_within(self, cell: Tensor, t: Tensor, upper: Tensor) -> Tensor:
+        """Return the mass of subintervals below locations in them, or above, all (*S, *batch).
+
+        Args:
+            cell: The indices of the subintervals.
+            t: The locations.
+            upper: Where the mass above is asked for.
+        """
+        s, breaks = self.solution, self.solution.mesh.axes[0].breaks.to(t)
+        low, high = breaks[cell], breaks[cell + 1]
+        y = ((2 * t - low - high) / (high - low)).clamp(-1, 1)
+        x, measure, power = self._cell_values(cell)
+        # The mass above y is the mass below -y of the mirrored density.
+        mirrored = upper.reshape(-1)
+        x, measure = (torch.where(mirrored, v.flip(0), v) for v in (x, measure))
+        x, measure = below(x, measure, torch.where(upper, -y, y).reshape(-1).to(x))
+        (masses,) = integrals(x, measure, power, ("power",))
+        return masses.sum(0).reshape(cell.shape) / s.Z.reshape(s.batch)
+
+    def _mass_beside(self, cell: Tensor, upper: Tensor) -> Tensor:
+        """Return the mass of all subintervals before those of an index, or after where `upper`."""
+        masses, index = self._cell_masses(), cell.unsqueeze(-1)
+        before, after = (
+            (v.cumsum(-1) - v).expand(*cell.shape, -1) for v in (masses, masses.flip(-1))
+        )
+        before = before.gather(-1, index).squeeze(-1)
+        after = after.gather(-1, masses.shape[-1] - 1 - index).squeeze(-1)
+        return torch.where(upper, after, before)
 
     def _density(self, t: Tensor) -> Tensor:
         """Return the densities at locations (*S, *batch), in the same shape."""
@@ -145,7 +160,7 @@ class Line:
         return masses.T.reshape(*self.solution.batch, len(masses))
 
     def icdf(self, level: Tensor) -> Tensor:
-        """Return quantiles of levels, differentiable once in these and the parameters."""
+        """Return quantiles of levels (*S, *batch), differentiable once in levels and parameters."""
         _require_values("icdf")
         level = level.expand(broadcast_shapes(level.shape, self.solution.batch))
         t = self.quantiles(level.detach())
@@ -154,8 +169,12 @@ class Line:
         return torch.where(at_end, t, self.with_gradient(t, level))
 
     def with_gradient(self, t: Tensor, level: Tensor | float = 0.0) -> Tensor:
-        """Return quantiles t with derivatives: from F(t; w) = q, dt = (dq - dF/dw dw)/p(t)."""
+        """Return quantiles t with derivatives: from F(t; w) = q, dt = (dq - dF/dw dw)/p(t).
+
+        A level q that is constant need not be given.
+        """
         residual, slope = self.cdf(t) - level, self._density(t).detach()
+        # It is 0 and has the derivative of F(t; w) - q.
         change = residual - residual.detach()
         change = torch.where(slope > 0, change / torch.where(slope > 0, slope, 1.0), 0.0)
         return differentiable_once(t.detach() - change)
@@ -166,35 +185,44 @@ class Line:
         _require_values("icdf and samples")
         if not level.numel():
             return level.clone()
-        s, given = self.solution, level
         masses = self._cell_masses().clamp_min(0)
-        level = level.to(masses)
+        exact = level.to(masses)
         # The subinterval of a quantile first, then the root of the mass in it.
-        above = masses.cumsum(-1)
-        above = (above / above[..., -1:]).expand(*level.shape, -1).contiguous()
-        index = torch.searchsorted(above, level.unsqueeze(-1).contiguous())
+        cumulative = masses.cumsum(-1)
+        cumulative = (cumulative / cumulative[..., -1:]).expand(*exact.shape, -1).contiguous()
+        index = torch.searchsorted(cumulative, exact.unsqueeze(-1).contiguous())
         index = index.clamp_max(masses.shape[-1] - 1)
-        cell_top, cell_mass = (
-            x.expand(*level.shape, -1).gather(-1, index).squeeze(-1) for x in (above, masses)
+        mass_to_end, cell_mass = (
+            x.expand(*exact.shape, -1).gather(-1, index).squeeze(-1) for x in (cumulative, masses)
         )
-        cell = index.squeeze(-1)
-        x, measure, power = self._cell_values(cell)
-        _, lengths = s.mesh.axes[0].rule()
-        density = measure / lengths.to(measure).T[:, cell.reshape(-1)]
-        breaks = s.mesh.axes[0].breaks.to(level)
-        low, high = breaks[cell], breaks[cell + 1]
-        # The mass from the start of the subinterval up to the quantile, times Z. Over [-1, 1]
-        # integrals are 2 / (high - low) times as large as over the subinterval.
-        mass = (cell_mass - (cell_top - level)).clamp_min(0) * s.Z.reshape(s.batch)
-        y = power_quantiles(x, density, power, (mass * 2 / (high - low)).reshape(-1))
-        t = torch.lerp(low, high, (1 + y.reshape(level.shape)) / 2).to(given.dtype)
+        mass = (cell_mass - (mass_to_end - exact)).clamp_min(0)
+        t = self._quantiles_within(index.squeeze(-1), mass).to(level.dtype)
         # Rounding may have moved t off the support, to whose nearest location it is moved back.
         lower, upper = self.intervals.to(t).unbind(-1)
         inside = torch.minimum(torch.maximum(t.unsqueeze(-1), lower), upper)
-        gap = (inside - t.unsqueeze(-1)).abs().nan_to_num(math.inf)
+        gap = (inside - t.unsqueeze(-1)).abs().nan_to_num(math.inf)  # infinite where it is padding
         t = inside.gather(-1, gap.argmin(-1, keepdim=True)).squeeze(-1)
-        ends = torch.where(given > 0.5, upper.nan_to_num(-math.inf).amax(-1), lower[..., 0])
-        return torch.where((given <= 0) | (given >= 1), ends, t)
+        ends = torch.where(level > 0.5, upper.nan_to_num(-math.inf).amax(-1), lower[..., 0])
+        return torch.where((level <= 0) | (level >= 1), ends, t)
+
+    def _quantiles_within(self, cell: Tensor, mass: Tensor) -> Tensor:
+        """Return locations in subintervals up to which these have given masses, all (*S, *batch).
+
+        Args:
+            cell: The indices of the subintervals.
+            mass: The masses, from the start of each subinterval.
+        """
+        s, axis = self.solution, self.solution.mesh.axes[0]
+        x, measure, power = self._cell_values(cell)
+        _, lengths = axis.rule()
+        density = measure / lengths.to(measure).T[:, cell.reshape(-1)]
+        breaks = axis.breaks.to(mass)
+        low, high = breaks[cell], breaks[cell + 1]
+        # The power has the mass times Z. Over [-1, 1] integrals are 2 / (high - low) times as large
+        # as over the subinterval.
+        mass = mass * s.Z.reshape(s.batch)
+        y = power_quantiles(x, density, power, (mass * 2 / (high - low)).reshape(-1))
+        return torch.lerp(low, high, (1 + y.reshape(cell.shape)) / 2)
 
     def sample(self, shape: Size) -> Tensor:
         """Draw samples (*shape, *batch) by quantiles, many from a table."""
@@ -229,13 +257,19 @@ class Line:
         low, a, b, c = (x.gather(0, bracket) for x in (first, start, second, third))
         interpolated = torch.minimum(low + u * (a + u * (b + u * c)), last.gather(0, bracket))
         interpolated, close = torch.maximum(interpolated, low), close.gather(0, bracket)
-        others = (~close).reshape(len(close), -1).any(1).nonzero().squeeze(-1)
-        return interpolated.index_copy(0, others, self.quantiles(level[others]))
+        # Draws of the whole batch are computed if the table is off for one of its densities.
+        computed = (~close).reshape(len(close), -1).any(1).nonzero().squeeze(-1)
+        return interpolated.index_copy(0, computed, self.quantiles(level[computed]))
 
     def components(self, shape: Size) -> tuple[Tensor, Tensor]:
-        """Draw from every interval of the supports (*shape, *batch, K); masses (*batch, K)."""
+        """Draw a location from every interval of the supports, with gradients.
+
+        Returns:
+            Locations (*shape, *batch, K), and the masses of the intervals (*batch, K).
+        """
         lower, upper = self.intervals.unbind(-1)
         present = ~lower.isnan()
+        # The first interval stands in for padding, whose mass is 0.
         ends = [torch.where(present, end, end[..., :1]).movedim(-1, 0) for end in (lower, upper)]
         before, after = (self.cdf(end) for end in ends)  # (K, *batch)
         masses = torch.where(present.movedim(-1, 0), after - before, 0.0)
@@ -248,7 +282,11 @@ class Line:
 
 
 def _require_values(name: str) -> None:
-    """Raise where the number of roots, which decides shapes, cannot be read."""
+    """Raise where values are hidden: the number of roots decides the shapes of results.
+
+    Args:
+        name: Of the results, for the message.
+    """
     if not branches_allowed() or in_forward_mode():
         raise RuntimeError(
             f"{name} of a kernel family needs the values of its parameters, which torch.compile, "

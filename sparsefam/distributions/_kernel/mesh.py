@@ -27,12 +27,13 @@ __all__ = ["MOST_NODES", "KernelMesh", "dtype_of", "require_inside"]
 
 MOST_NODES = 2**18
 # Fractions of the tolerance for the error of a score, and for the mass that a rule misses.
-_SCORE_SHARE, _MASS_SHARE = 0.2, 0.05
+_SCORE_FRACTION, _MASS_FRACTION = 0.2, 0.05
 # Interpolation errors up to so many units of rounding of the largest value are not due to a mesh.
 _ROUNDING = 100
-# Least number of nodes along each axis: edges are resolved along the last axis only.
+# Least number of nodes along each axis, by dimension. Subintervals are cut at the edges of supports
+# along the last axis only; in several dimensions, many nodes resolve edges across the other axes.
 _LEAST_NODES = {1: 1, 2: 128, 3: 32}
-# Nodes at which the size of functions is taken at a time.
+# Nodes at which functions are added up at a time, to see how much they overlap.
 _CHUNK = 2**14
 # The number of overlapping kernels from which on they are summed in float64.
 _OVERLAP = 48.0
@@ -49,7 +50,11 @@ _ROUGH = 1e4
 
 @dataclass(frozen=True, eq=False)
 class KernelMesh:
-    """Nodes shared by densities whose scores have the same functions, and with one base."""
+    """Nodes shared by densities of one base, whose scores are sums of the same functions.
+
+    Axes are divided into subintervals with Gauss-Legendre nodes. On the last axis each subinterval
+    has m of them, and stands for G subintervals at all nodes of the other axes; Q = m G in all.
+    """
 
     axes: tuple[ChebyshevMesh, ...]  # Edges of supports are located along the last one
     nodes: Tensor  # (Q, D), float64, the first of every subinterval before the second of any
@@ -70,22 +75,26 @@ class KernelMesh:
     ) -> "KernelMesh":
         """Find a mesh on which functions are polynomials, with as few nodes as possible.
 
-        The tolerance is relative to their greatest value. `growth` bounds the log density relative
-        to the base at locations (q, D).
+        Args:
+            features: The functions.
+            base: The base density.
+            tolerance: Error of the polynomials, relative to the greatest value of a function.
+            growth: From locations (q, D) to upper bounds (q,) of the log density less the base's.
 
         Raises:
             ValueError: The base does not outweigh the growth of the functions, or a mesh would be
                 too large.
         """
+        least = _LEAST_NODES.get(base.dim, 1)
         with torch.no_grad():
             axes = [_find_axis(features, base, axis, tolerance, growth) for axis in range(base.dim)]
-            return cls.of_axes(axes, base, tolerance).with_order(_LEAST_NODES.get(base.dim, 1))
+            return cls.of_axes(axes, base, tolerance).with_least_nodes(least)
 
     @classmethod
     def of_axes(
         cls, axes: list[ChebyshevMesh], base: BaseMeasure, tolerance: float
     ) -> "KernelMesh":
-        """Return the tensor product of axes."""
+        """Return the tensor product of axes, without a matrix of functions."""
         count = math.prod(axis.size for axis in axes)
         if count > MOST_NODES:
             raise ValueError(
@@ -100,7 +109,7 @@ class KernelMesh:
         return cls(tuple(axes), nodes, measure, base, tolerance, None)
 
     def with_matrix_of(self, features: FeatureMap) -> "KernelMesh":
-        """Return the mesh with functions at its nodes, unless they are learned."""
+        """Return the mesh with `is_wide` of some functions, and with their matrix if constant."""
         # Where the sum of the sizes of functions is many times the largest one, they overlap so
         # much that they are nearly dependent, and weights of opposite signs cancel.
         matrix = features.at(self.nodes)
@@ -125,8 +134,11 @@ class KernelMesh:
     ) -> None:
         """Raise unless this is the mesh of some functions and a base.
 
-        The functions are evaluated at a few nodes. Without `validate`, only shapes and dtypes are
-        compared.
+        Args:
+            features: The functions.
+            base: The base, as for `BaseMeasure`.
+            dtype: Of the weights of the functions.
+            validate: Whether to compare values, too, at a few nodes; else shapes and dtypes only.
 
         Raises:
             ValueError: Another dimension, base or other functions; a mesh of a dtype with fewer
@@ -152,7 +164,7 @@ class KernelMesh:
         """Return whether functions have the values that the mesh keeps, compared at a few nodes."""
         if self.matrix is None:
             return True
-        # Functions are compared at the nodes next to points of some of them, where few are zero.
+        # Functions are compared at the nodes next to some of their points, where few are zero.
         points = features.points.reshape(-1, features.dim)
         points = points[:: 1 + len(points) // _COMPARED].unsqueeze(1)
         nearest = (self.nodes - points).abs().sum(-1).argmin(-1)
@@ -173,6 +185,7 @@ class KernelMesh:
         for axis, (below, above) in zip(self.axes, self.base.poles, strict=True):
             breaks = axis.breaks
             ratios = _GRADES ** torch.arange(1, _GRADED + 1).to(breaks)
+            # All cuts at an end where the log density is infinite, which counts as 1, else none.
             lower = breaks[0] + (breaks[1] - breaks[0]) * ratios[: _GRADED * below]
             upper = breaks[-1] - (breaks[-1] - breaks[-2]) * ratios[: _GRADED * above]
             axes.append(axis.cut(torch.cat([lower, upper])))
@@ -181,7 +194,12 @@ class KernelMesh:
         return replace(KernelMesh.of_axes(axes, self.base, self.tolerance), is_wide=self.is_wide)
 
     def restricted(self, base: BaseMeasure) -> "KernelMesh":
-        """Return the mesh with its base restricted to a region."""
+        """Return the mesh for its base restricted to a region, cut at the ends of intervals.
+
+        Args:
+            base: The restricted base.
+        """
+        # The matrix of functions serves as long as the nodes are the same.
         ends = base.jumps()
         if not len(ends):
             axes, matrix = list(self.axes), self.matrix
@@ -190,11 +208,14 @@ class KernelMesh:
         restricted = KernelMesh.of_axes(axes, base, self.tolerance)
         return replace(restricted, is_wide=self.is_wide, matrix=matrix)
 
-    def with_order(self, order: int) -> "KernelMesh":
-        """Return the mesh, halved until each axis has as many nodes; itself if it has."""
+    def with_least_nodes(self, count: int) -> "KernelMesh":
+        """Return a mesh with subintervals halved until each axis has at least `count` nodes.
+
+        It is the mesh itself if each axis has them, else one without a matrix of functions.
+        """
         axes = []
         for axis in self.axes:
-            while axis.size < order:
+            while axis.size < count:
                 axis = axis.halved()
             axes.append(axis)
         same = all(a.size == b.size for a, b in zip(axes, self.axes, strict=True))
@@ -205,20 +226,23 @@ class KernelMesh:
     def for_scores(self, scores: Columns, peaked: bool) -> "KernelMesh":
         """Return a mesh on which scores, not only their functions, are polynomials; itself if so.
 
-        If `peaked`, their exponentials are integrated to the tolerance, too.
+        Args:
+            scores: The scores f, from locations (q,) to (R, q).
+            peaked: Whether the integrals of e^f must be right to the tolerance, too.
         """
 
         def excess(axis: ChebyshevMesh) -> Tensor:
+            """Return the largest error of the scores on each subinterval, over the allowed one."""
             values = scores(axis.rule()[0].flatten())
             rounding = torch.finfo(values.dtype).eps * values.abs().amax()
-            bound = _SCORE_SHARE * self.tolerance + _ROUNDING * rounding
+            bound = _SCORE_FRACTION * self.tolerance + _ROUNDING * rounding
             return interpolation_errors(scores, axis).amax(0) / bound
 
         axis = _refined(self.axes[0], excess)
         return self._along(_refined(axis, partial(self._mass_errors, scores)) if peaked else axis)
 
     def _along(self, axis: ChebyshevMesh) -> "KernelMesh":
-        """Return the mesh of numbers with another axis; itself if the axis is the same."""
+        """Return the univariate mesh with another axis; itself if the axis is the same."""
         if axis.order == self.axes[0].order and torch.equal(axis.breaks, self.axes[0].breaks):
             return self
         mesh = KernelMesh.of_axes([axis], self.base, self.tolerance)
@@ -244,7 +268,7 @@ class KernelMesh:
         coarse = (values.exp() * weights).sum(-1)
         halves, fine_weights = halved_rule(axis.order, values)
         fine = ((values @ halves.T).exp() * fine_weights).sum(-1) * axis.breaks.diff()
-        allowed = _MASS_SHARE * self.tolerance / coarse.shape[-1] + rounding
+        allowed = _MASS_FRACTION * self.tolerance / coarse.shape[-1] + rounding
         errors: Tensor = (fine - coarse).abs() / (allowed * coarse.sum(-1, keepdim=True))
         return errors.amax(0)
 
@@ -264,12 +288,15 @@ class KernelMesh:
             axis = axis.cut(breaks)
 
         def columns(t: Tensor) -> Tensor:
+            """Return the functions (N, q) at locations (q,)."""
             return psi.in_float64(t).T
 
+        # No finer than the rounding errors of the basis, unless sums are float64.
         dtype = torch.float64 if self.is_wide else dtype_of(psi)
         tolerance = max(self.tolerance, _ROUNDING * torch.finfo(dtype).eps)
 
         def excess(axis: ChebyshevMesh) -> Tensor:
+            """Return the largest error of the basis on each subinterval, over the allowed one."""
             largest = columns(axis.rule()[0].flatten()).abs().amax()
             return interpolation_errors(columns, axis).amax(0) / (tolerance * largest)
 
@@ -295,7 +322,15 @@ def _find_axis(
     tolerance: float,
     growth: Callable[[Tensor], Tensor],
 ) -> ChebyshevMesh:
-    """Find the mesh of an axis."""
+    """Find the mesh of an axis, on which functions are polynomials and the base is integrated.
+
+    Args:
+        features: The functions; they are considered on lines along the axis through their points.
+        base: The base density.
+        axis: The number of the axis.
+        tolerance: As for `KernelMesh.find`.
+        growth: As for `KernelMesh.find`.
+    """
     points = features.points.double().flatten(0, -2)
 
     def along_line(t: Tensor) -> Tensor:
@@ -330,7 +365,8 @@ def _refined(axis: ChebyshevMesh, excess: Callable[[ChebyshevMesh], Tensor]) -> 
         axis: The mesh at first.
         excess: From a mesh to the errors on its subintervals (P,), over their bounds.
     """
-    # While errors are above `_ROUGH`, the mesh is far too coarse for steps to show progress.
+    # While errors are above `_ROUGH`, the mesh is far too coarse for steps to show progress. A step
+    # is wasted if it does not halve the error.
     best, wasted = _ROUGH, 0
     for _ in range(_MOST_STEPS):
         errors = excess(axis)

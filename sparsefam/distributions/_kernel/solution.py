@@ -74,7 +74,14 @@ class Solution:
         return self.weights.shape[:-1]
 
     def rows(self, rows: Tensor, weights: Tensor, features: FeatureMap) -> "Solution":
-        """Return the solution of some rows (n,), whose weights and functions are given."""
+        """Return the solution of some densities only.
+
+        Args:
+            rows: Their indices (n,) in the flattened batch.
+            weights: Their weights (*new batch, I), where the new batch has n elements.
+            features: Their functions.
+        """
+        # If each density has functions of its own, the matrix has those of other densities, too.
         mesh = replace(self.mesh, matrix=None) if features.batch else self.mesh
         names = ("scores", "level", "Z", "nodal", "escort")
         tensors = {name: getattr(self, name) for name in names}
@@ -145,11 +152,14 @@ class Solution:
         return (sums[..., :-1, :] / sums[..., -1:, :]).mT
 
     def log_density(self, t: Tensor) -> Tensor:
-        """Return the log density at locations (*S, *batch, D); -inf, without gradient, off p."""
+        """Return the log density (*S, *batch) at locations (*S, *batch, D).
+
+        It is -inf, without a gradient, off the support.
+        """
         base = self.mesh.base
         inside = torch.isfinite(base.log_density(t.detach()))
         t = torch.where(inside.unsqueeze(-1), t, self._inner_location().to(t.dtype))
-        # Rounded only after the difference, where both are large.
+        # Both may be large: they are computed in the dtype of Z, and rounded after the difference.
         score, A = self.features.score(self.weights.to(self.Z), t, self.batch), self.A
         log = self.batched_power().log_at(score - A.reshape(self.batch))
         # Off the support there is no gradient in Z either.
@@ -158,7 +168,7 @@ class Solution:
         return torch.where(inside, log, -math.inf).to(self.weights.dtype)
 
     def _inner_location(self) -> Tensor:
-        """Return a location in the base's support (D,), where the mesh has most mass."""
+        """Return a location (D,) in the base's support: the node with the most mass of the base."""
         index = self.mesh.measure.flatten().argmax(0, keepdim=True)
         return self.mesh.nodes.index_select(0, index).reshape(-1).to(self.weights)
 
@@ -186,8 +196,9 @@ def solve(
         features: The functions.
         base: The base density.
         alpha: Entropic index from 1 to 2, a number or (*batch).
-        inside: Whether A or Z normalizes.
-        tolerance: Relative error to which scores are polynomials between nodes.
+        inside: Whether A normalizes, with Z = 1; otherwise Z does, with A = 0.
+        tolerance: Relative error to which scores are polynomials between nodes; default
+            `_TOLERANCE`.
         mesh: That of another density; default: a new one.
         validate: Whether values of the functions are compared with the ones that the mesh keeps.
     """
@@ -227,7 +238,19 @@ def find_mesh(
     alpha: Tensor | float,
     tolerance: float | None,
 ) -> KernelMesh:
-    """Find a mesh for functions and scores of some weights, without the functions at its nodes."""
+    """Find a mesh for functions and scores of some weights, without the functions at its nodes.
+
+    Args:
+        weights: Weights of the functions (*batch, I).
+        features: The functions.
+        base: The base density.
+        alpha: Entropic index from 1 to 2, a number or (*batch).
+        tolerance: As for `solve`.
+
+    Raises:
+        ValueError: A tolerance that is not positive and finite, points off the support of the base,
+            or as `KernelMesh.find`.
+    """
     rough, fine = _TOLERANCE.get(features.dim, _TOLERANCE[3])
     if is_default := tolerance is None:
         tolerance = fine if weights.dtype == torch.float64 else rough
@@ -285,7 +308,15 @@ def _refined(
     scores: Tensor,
     alpha: Tensor | float,
 ) -> KernelMesh:
-    """Return a given mesh, refined where the densities of the largest scores are peaked."""
+    """Return a given mesh, refined where the most peaked densities need it; itself if none does.
+
+    Args:
+        mesh: The mesh, of numbers.
+        weights: Weights of the functions (*batch, I).
+        features: The functions.
+        scores: Scores at the nodes (m, G, R).
+        alpha: Entropic index, a number or (*batch).
+    """
     if not _least(alpha) < _PEAKED:
         return mesh
     # The densities of the widest ranges of scores are the most peaked.
@@ -312,7 +343,7 @@ def _refined(
 
 
 def _least(alpha: Tensor | float) -> float:
-    """Return the smallest alpha of a batch."""
+    """Return the smallest alpha of a batch, 2 if the batch is empty."""
     if not isinstance(alpha, Tensor):
         return float(alpha)
     return float(alpha.detach().double().amin()) if alpha.numel() else 2.0
@@ -321,11 +352,15 @@ def _least(alpha: Tensor | float) -> float:
 def _exact_scores(
     weights: Tensor, features: FeatureMap, t: Tensor, rows: Tensor | None = None
 ) -> Tensor:
-    """Return the scores (R, q) at locations (q,) in float64, from features, not by interpolation.
+    """Return scores (n, q) in float64, from the functions themselves, not by interpolation.
 
-    Those of the densities `rows` (R,) of the flattened batch, or of all.
+    Args:
+        weights: Weights of the functions (*batch, I).
+        features: The functions.
+        t: Locations (q,), numbers.
+        rows: Indices (n,) of densities in the flattened batch; default all.
     """
-    # With features that all densities share, the others are left out before they are computed.
+    # With functions that all densities share, the scores of other densities are not computed.
     batch, weights = weights.shape[:-1], weights.detach().double()
     if rows is not None and not features.batch:
         weights, batch = weights.reshape(-1, weights.shape[-1])[rows], rows.shape
@@ -341,6 +376,12 @@ def _scores_at_nodes(
 
     It is float64 if weights are, if so many functions overlap that large weights cancel (vectors
     have too many nodes for it), or if scores are so large that their last bits matter.
+
+    Args:
+        weights: Weights of the functions (*batch, I).
+        features: The functions.
+        mesh: The mesh.
+        exponential: Whether alpha is the number 1, as for `_scores_in`.
     """
     dtype = torch.float64 if mesh.is_wide and features.dim == 1 else weights.dtype
     scores = _scores_in(dtype, weights, features, mesh, exponential)
@@ -356,7 +397,16 @@ def _scores_at_nodes(
 def _scores_in(
     dtype: torch.dtype, weights: Tensor, features: FeatureMap, mesh: KernelMesh, exponential: bool
 ) -> Tensor:
-    """Return f at the nodes of a mesh (m, G, R) in a dtype."""
+    """Return f at the nodes of a mesh (m, G, R) in a dtype.
+
+    Args:
+        dtype: Of the result.
+        weights: Weights of the functions (*batch, I).
+        features: The functions.
+        mesh: The mesh.
+        exponential: Whether the nodes of a density, not the densities at a node, are neighbors in
+            memory.
+    """
     matrix = features.at(mesh.nodes) if mesh.matrix is None else mesh.matrix
     # Wide functions have large weights that cancel.
     weights = weights.to(torch.float64 if mesh.is_wide else dtype)
@@ -372,12 +422,13 @@ def _scores_in(
 
 # Normalizing
 
-# A, Z, and weights of p Z and of its escort
+# The functions below take scores (m, G, R), the measure (m, G, 1), the power, and the weights of
+# phi for messages. They return A (R,), Z (R,), and weights of p Z and of its escort (m, G, R).
 _Normalized = tuple[Tensor | None, Tensor, Tensor, Tensor]
 
 
 def _by_softmax(scores: Tensor, measure: Tensor, power: Power, weights: Tensor) -> _Normalized:
-    """Return weights of the density at alpha = 1, a softmax over nodes, and Z = 1."""
+    """Normalize at alpha = 1 by a softmax over the nodes, with Z = 1 and without A."""
     by_row, log_measure = scores.flatten(0, 1).T, measure.flatten().log()
     top = by_row.detach().amax(-1)
     _require_digits(top, weights)
@@ -389,7 +440,7 @@ def _by_softmax(scores: Tensor, measure: Tensor, power: Power, weights: Tensor) 
 
 
 def _inside(scores: Tensor, measure: Tensor, power: Power, weights: Tensor) -> _Normalized:
-    """Return A, Z = 1 and weights of the density and its escort."""
+    """Solve for A, with Z = 1."""
     A, nodal, escort, mass = normalized_weights(scores, measure, power.eps)
     # Rounding f and A changes the log density f - A by the last digit of A.
     _require_digits(A, weights, (mass - 1).abs() <= _MASS)
@@ -397,7 +448,8 @@ def _inside(scores: Tensor, measure: Tensor, power: Power, weights: Tensor) -> _
 
 
 def _outside(scores: Tensor, measure: Tensor, power: Power, weights: Tensor) -> _Normalized:
-    """Return A = 0, Z and weights of the density and its escort."""
+    """Integrate the powers at A = 0, which gives Z."""
+    # Powers that are not computed by multiplication are capped at exp(LOG_LARGE).
     if not power.is_product:
         log = power.log_base(scores.detach().amax((0, 1)))
         rule = f"so small that powers are below exp({LOG_LARGE:g}) with normalization='outside'"
@@ -415,7 +467,13 @@ def _outside(scores: Tensor, measure: Tensor, power: Power, weights: Tensor) -> 
 
 
 def _require_digits(A: Tensor, weights: Tensor, valid: Tensor | bool = True) -> None:
-    """Raise unless scores as large as A have enough digits after the point."""
+    """Raise unless scores as large as A have enough digits after the point.
+
+    Args:
+        A: Normalizers, or largest scores (R,).
+        weights: The weights of the functions, for the message.
+        valid: A further condition (R,).
+    """
     # The rounding error of such a score is eps^(1/3): 0.005 in float32.
     most = float(torch.finfo(A.dtype).eps ** (-2 / 3))
     rule = f"so small that scores have digits after the point in {A.dtype}"
@@ -426,16 +484,17 @@ def _require_digits(A: Tensor, weights: Tensor, valid: Tensor | bool = True) -> 
 def _require_resolved(s: Solution) -> None:
     """Raise if large scores move a density so far into a tail that the mesh misses it."""
     mesh = s.mesh
+    # Subintervals (G,) with so little mass of the base that the mesh need not resolve it there.
     far = mesh.measure.sum(0) < mesh.tolerance
     if s.features.dim > 1 or not s.batch.numel() or not bool(far.any()):
         return
     logs = s.scores + mesh.measure.log().unsqueeze(-1)
     masses = torch.softmax(logs.flatten(0, 1), 0).reshape(logs.shape).sum(0)
-    # No power moves as far as the exponential.
+    # The masses (G, R) at alpha = 1: no other power moves as far as the exponential.
     if bool((masses[far].sum(0) <= _FAR_OUT).all()):
         return
     # A mesh that resolves the density has the same mass as one with twice the nodes.
-    mass = sum_nodes(s.weights_on(mesh.with_order(2 * mesh.axes[0].size)))
+    mass = sum_nodes(s.weights_on(mesh.with_least_nodes(2 * mesh.axes[0].size)))
     rule = "so small that the density is not in the far tails of the base"
     require((mass - 1).abs() <= math.sqrt(mesh.tolerance), "weights", rule, s.weights)
 

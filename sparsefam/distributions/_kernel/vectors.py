@@ -1,5 +1,7 @@
 """Draws of densities of vectors on a mesh: rejection in cells around the nodes."""
 
+import math
+
 import torch
 from torch import Size, Tensor
 
@@ -13,7 +15,8 @@ _ROUNDING = 8
 # A cell's bound is the score at its node, plus a fraction of the rise to the greatest neighbor and,
 # for peaks between nodes, a fraction of the fall to the least one, up to a limit.
 _TOWARDS, _BEYOND, _HIGHEST = 0.75, 0.375, 1.0
-# Numbers in the largest matrix of a round; proposals for each draw, and in any case.
+# Numbers in the matrix of functions at the proposals of a round. The search for draws ends after
+# _MOST_PROPOSALS proposals for each, and _ANY_PROPOSALS besides.
 _ELEMENTS, _MOST_PROPOSALS, _ANY_PROPOSALS = 2**21, 200, 10**6
 
 
@@ -31,11 +34,12 @@ def draw_vectors(s: Solution, sample_shape: Size) -> Tensor:
     log_bound, log_volume = _bounds(s, ends)
     rows, dim = len(log_bound), len(ends)
     count = sample_shape.numel() * rows
+    # The density of each draw: the draws of all densities alternate.
     row = torch.arange(count, device=log_bound.device) % max(rows, 1)
     cdf = _distribution(log_bound + log_volume)
     draws = s.weights.new_empty(count, dim)
     waiting, proposals = torch.arange(count, device=row.device), 0
-    room = max(1, _ELEMENTS // s.features.points.shape[:-1].numel())
+    most = max(1, _ELEMENTS // s.features.points.shape[:-1].numel())
     while len(waiting):
         if proposals > _MOST_PROPOSALS * count + _ANY_PROPOSALS:
             raise RuntimeError(
@@ -43,18 +47,11 @@ def draw_vectors(s: Solution, sample_shape: Size) -> Tensor:
                 "density is much narrower than the nodes are apart; a smaller tolerance brings "
                 "more nodes"
             )
-        tried, postponed = waiting[:room], waiting[room:]
+        tried, postponed = waiting[:most], waiting[most:]
         proposals += len(tried)
         tried_row = row[tried]
-        # Cells by their masses under the bound, then uniform locations in them. A level that is
-        # rounded up to the next row belongs to the last cell of its own row.
-        level = tried_row + torch.rand(tried_row.shape, dtype=torch.float64, device=row.device)
-        cell = torch.searchsorted(cdf, level, right=True)
-        cell = torch.minimum(cell, (tried_row + 1) * log_bound.shape[1] - 1) % log_bound.shape[1]
-        indices = torch.unravel_index(cell, [len(end) - 1 for end in ends])
-        fraction = torch.rand(len(tried), dim, dtype=torch.float64, device=row.device)
-        axes = zip(ends, indices, fraction.T, strict=True)
-        t = torch.stack([torch.lerp(e[i], e[i + 1], x) for e, i, x in axes], -1).to(s.weights)
+        cell, t = _propose(cdf, ends, tried_row)
+        t = t.to(s.weights)
         excess = _log_density(s, t, tried_row) - log_bound[tried_row, cell]
         over = excess > 0
         if over.any():
@@ -67,11 +64,34 @@ def draw_vectors(s: Solution, sample_shape: Size) -> Tensor:
             again = torch.isin(row, tried_row[over]).index_fill(0, waiting, True)
             waiting = again.nonzero().squeeze(-1)
             continue
-        # With the probability of density over bound.
+        # A location is accepted with a probability of its density over the bound.
         accepted = torch.rand_like(excess).log() < excess
         draws[tried[accepted]] = t[accepted]
         waiting = torch.cat([tried[~accepted], postponed])
     return draws.reshape(*sample_shape, *s.batch, dim)
+
+
+def _propose(cdf: Tensor, ends: list[Tensor], row: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw cells by their masses under the bound, and uniform locations in them.
+
+    Args:
+        cdf: The result of `_distribution` (R Q,).
+        ends: Ends of the cells along each axis.
+        row: The densities (n,) to propose for.
+
+    Returns:
+        The cells (n,), from 0 to Q - 1, and locations (n, D).
+    """
+    counts = [len(end) - 1 for end in ends]
+    cells = math.prod(counts)
+    level = row + torch.rand(row.shape, dtype=torch.float64, device=row.device)
+    cell = torch.searchsorted(cdf, level, right=True)
+    # A level that is rounded up to the next row belongs to the last cell of its own row.
+    cell = torch.minimum(cell, (row + 1) * cells - 1) % cells
+    indices = torch.unravel_index(cell, counts)
+    fraction = torch.rand(len(row), len(ends), dtype=torch.float64, device=row.device)
+    axes = zip(ends, indices, fraction.T, strict=True)
+    return cell, torch.stack([torch.lerp(e[i], e[i + 1], x) for e, i, x in axes], -1)
 
 
 def _distribution(log_mass: Tensor) -> Tensor:
@@ -85,7 +105,13 @@ def _distribution(log_mass: Tensor) -> Tensor:
 
 
 def _log_density(s: Solution, t: Tensor, row: Tensor) -> Tensor:
-    """Return log(p Z) of densities of some rows (n,), each at one of the locations (n, D): (n,)."""
+    """Return a little less than log(p Z) of the density of each row, at one location each, (n,).
+
+    Args:
+        s: The densities.
+        t: Locations (n, D).
+        row: Indices (n,) of densities in the flattened batch.
+    """
     columns, weights = s.features.at(t).to(s.Z), s.weights.to(s.Z)
     columns = columns.reshape(-1, *columns.shape[-2:])
     # All functions are at all locations: take the set of a row's density at the row's location.
