@@ -477,7 +477,9 @@ def _piece_weights(x: Tensor, pieces: Pieces, power: Power, names: tuple[str, ..
     if (pole := _pole(power, names)) is None:
         nodes, weights = (v.unsqueeze(-1) for v in _unit_rule(order, x, power, names))
     else:
-        nodes, weights = _pole_rule(2 * order, pieces, pole, 3 if "slope" in names else 1)
+        # Derivatives in eps have logarithms, too.
+        count, grade = (4 * order, 2) if "slope" in names else (2 * order, 1)
+        nodes, weights = _pole_rule(count, pieces, pole, grade)
     y = torch.addcmul(lower, width, nodes)
     basis = _chebyshev_polynomials(y, order)
     # The polynomials at the nodes of the rule (q, K).
