@@ -36,7 +36,12 @@ class Sequences(NamedTuple):
     mask: AttentionMask  # Positions that queries may read
 
     def check_values(self, reads_keys: bool, is_discrete: bool) -> None:
-        """Raise ValueError if queries may read nothing, or numbers that are read are not finite."""
+        """Raise ValueError if queries may read nothing, or numbers that are read are not finite.
+
+        Args:
+            reads_keys: Whether the layer reads keys, else they are not checked.
+            is_discrete: Whether it has discrete scores, to which masks may add numbers.
+        """
         self.mask.check(is_discrete)
         check_finite("query", self.query)
         check_finite("value", self.value)
@@ -110,7 +115,10 @@ class InputShapes(NamedTuple):
         return Sequences(query, key, value, positions, readable)
 
     def _positions(self, positions: Tensor | None, value: Tensor, padding: Tensor | None) -> Tensor:
-        """Return positions (B or 1, L, *event), by default the centers of cells of the domain."""
+        """Return positions (B or 1, L, *event), by default the centers of cells of the domain.
+
+        The values (B, L, vdim), without padding, have one cell each.
+        """
         batch, length = value.shape[:2]
         if positions is None:
             if self.event:

@@ -65,7 +65,10 @@ class AttentionMask(NamedTuple):
         return cls(visible.any(2).any(1) if mask.shape[-2] else observed, visible, bias)
 
     def check(self, discrete: bool) -> None:
-        """Raise ValueError where a query may read nothing, or a bias finds no discrete scores."""
+        """Raise ValueError where a query may read nothing, or where a bias cannot be added.
+
+        It must be below inf, and 0 unless scores are `discrete`.
+        """
         if self.visible is not None:
             rule = "attn_mask and key_padding_mask must leave every query a position to read"
             count = self.visible.sum(-1)

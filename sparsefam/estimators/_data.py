@@ -99,10 +99,10 @@ class PointTree(NamedTuple):
 
 
 class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: ignore[misc]
-    """An estimator with a `density_` of the columns of the data, of numbers if there is one."""
+    """A base class of estimators, whose `fit` sets the density of the columns of data."""
 
-    density_: SparseDistribution
-    offset_: float
+    density_: SparseDistribution  # Of numbers if there is one column, else of vectors
+    offset_: float  # A log density, for `decision_function`
 
     @property
     def support_(self) -> Floats:

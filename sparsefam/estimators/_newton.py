@@ -167,7 +167,7 @@ class Objective:
     kernel: Kernel
     points: Tensor  # Inducing points (I, D)
     mixing: Tensor  # Matrix from coefficients to kernel weights, (I, R)
-    axis: ChebyshevMesh | None  # Of numbers: where the functions are polynomials between nodes
+    axis: ChebyshevMesh | None  # In one dimension: intervals on which functions are polynomials
     measure: Tensor  # Weights of nodes (Q,)
     on_nodes: Tensor  # The functions at the nodes (Q, R)
     finer: Tensor  # Weights of twice as many nodes along each axis (Q',)
@@ -372,7 +372,7 @@ class Tangent(NamedTuple):
     """The normalizer A at coefficients, and its gradient."""
 
     c: Tensor  # (R,)
-    level: Tensor  # A (1,)
+    level: Tensor  # A, one number
     center: Tensor  # Means of the functions under the escort p^(2 - alpha), normalized (R,)
 
 

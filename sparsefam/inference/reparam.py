@@ -164,7 +164,7 @@ class AutoSupportReparam(Strategy):
     """
 
     def configure(self, msg: Site) -> SupportReparam | None:
-        """Return the reparameterizer of a site, or None."""
+        """Return the reparameterizer of a site, or None to leave the site unchanged."""
         if msg["is_observed"] or msg["infer"].get(_MARK):
             return None
         support = _support_of(msg["fn"])
