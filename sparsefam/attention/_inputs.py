@@ -148,7 +148,8 @@ class InputShapes(NamedTuple):
     def require_inside(self, name: str, positions: Tensor, mask: Tensor | None) -> None:
         """Raise ValueError unless positions (B or 1, Lq, *event) of queries are in the domain.
 
-        Positions where the mask (B, Lq) is False may be anywhere.
+        They may be outside by a hundredth of it, and anywhere where the mask (B, Lq) is False. The
+        name is that of the positions in the message.
         """
         low, high = ends(self.box, positions.double())
         slack = _SLACK * (high - low)

@@ -82,8 +82,8 @@ def _statistics(
 ) -> NormalEquations:
     """Return the sums over the observations that each query may read.
 
-    Each query of a group of heads is an example of its own: there are B * G * Lq of them, with
-    heads / G * E channels.
+    Takes the arguments of `fit_per_query`. Each query of a group of heads is an example of its own:
+    there are B * G * Lq of them, with heads / G * E channels.
     """
     batch, _, heads, channels = values.shape
     groups, queries = visible.shape[1:3]

@@ -671,7 +671,10 @@ def _add_batch(x: _Given, dim: int, axis: int = 0) -> _Given:
 def _check_sizes(
     embed_dim: int, num_heads: int, head_dim: int | None, kdim: int, vdim: int
 ) -> None:
-    """Raise ValueError unless sizes are positive, and channels divide among the heads."""
+    """Raise ValueError unless sizes are positive, and channels divide among the heads.
+
+    The sizes are as for `ContinuousAttention`. With a `head_dim` channels need not divide.
+    """
     if head_dim is not None:
         for name, size in {"embed_dim": embed_dim, "num_heads": num_heads}.items():
             require_integer(name, size, 1)

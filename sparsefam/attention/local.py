@@ -117,7 +117,10 @@ class LocalScore(AttentionScore):
     def density(
         self, projected: Tensor, alpha: Tensor | float, temperature: float, observed: Observed
     ) -> SparseDistribution:
-        """Return densities (B, heads, Lq) around the positions of the queries."""
+        """Return densities (B, heads, Lq) around the positions of the queries.
+
+        The projected channels (B, 1, channels) are the same for all queries.
+        """
         channels = by_head(projected, (self.heads, sum(self._sizes)))
         offsets, deviations, triangle = channels.split(self._sizes, -1)
         low, high = ends(self.box, offsets)

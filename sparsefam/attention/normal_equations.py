@@ -139,6 +139,7 @@ def _log_gcv(statistics: NormalEquations) -> Callable[[Tensor], Tensor]:
     trace, squares, count = _trace(gram), squares.unsqueeze(-1), count.unsqueeze(-1)
 
     def log_gcv(log_penalty: Tensor) -> Tensor:
+        """Return log GCV at penalties, from and to shape (B, P)."""
         # (B, P, 1), beside eigenvalues (B, 1, N).
         penalty = log_penalty.exp().unsqueeze(-1)
         shrunk = penalty / (eigenvalues + penalty)

@@ -275,7 +275,7 @@ class QuadraticScore(_ScoreProjection):
     def density(
         self, projected: Tensor, alpha: Tensor | float, temperature: float, observed: Observed
     ) -> SparseDistribution:
-        """Return densities (B, heads, Lq) with parameters (B, Lq, channels)."""
+        """Return densities (B, heads, Lq) with the projected channels (B, Lq, channels)."""
         logits, *channels = projected.split(self._sizes, -1)
         counts, total, ndim = self._counts, math.prod(self._counts), len(self.box)
         loc, diagonal, triangle = (by_head(x, (*counts, x.shape[-1] // total)) for x in channels)
@@ -444,7 +444,7 @@ class KernelScore(_MeshScore, _ScoreProjection):
     def density(
         self, projected: Tensor, alpha: Tensor | float, temperature: float, observed: Observed
     ) -> SparseDistribution:
-        """Return densities (B, heads, Lq) with weights (B, Lq, heads * I)."""
+        """Return densities (B, heads, Lq) with the projected weights (B, Lq, heads * I)."""
         weights = by_head(projected / temperature, (self.heads, len(self.inducing_points)))
         score = KernelExpansion(weights, self._points(), self.kernel)
         base = uniform_box(*ends(self.box, self.inducing_points))
@@ -467,6 +467,7 @@ class KernelScore(_MeshScore, _ScoreProjection):
         return self.kernel, KernelFeatures(points, self.kernel)
 
     def _like(self, basis: Basis) -> Tensor:
+        """Return the inducing points, whose device and dtype, float32 at least, densities have."""
         return self.inducing_points
 
 
@@ -566,7 +567,10 @@ class MomentScore(DiscreteScore):
         temperature: float,
         observed: Observed,
     ) -> SparseDistribution:
-        """Return densities (B, heads, Lq) with the moments of the observed positions."""
+        """Return densities (B, heads, Lq) with the moments of the observed positions.
+
+        The projected queries and keys give the discrete weights of the positions.
+        """
         positions, mask = cast(Tensor, observed.positions), cast(AttentionMask, observed.mask)
         ndim, dtype = len(self.box), projected[0].dtype
         low, high = ends(self.box, positions.double())
@@ -621,9 +625,11 @@ class ContentScore(_MeshScore, DiscreteScore):
         return _kernel_density(score, base, alpha, self.mesh(observed.basis))
 
     def _functions(self, basis: Basis) -> tuple[object, FeatureMap]:
+        """Return the basis, and its functions, which key functions combine."""
         return basis, BasisFeatures(basis)
 
     def _like(self, basis: Basis) -> Tensor:
+        """Return a tensor of the dtype and device of densities: a parameter, float32 at least."""
         # Quantized projections have no parameters: then a tensor of the basis is taken, and if it
         # has none, an empty one of torch's default dtype.
         tensors = chain(self.parameters(), basis.buffers(), basis.parameters())
@@ -634,7 +640,10 @@ class ContentScore(_MeshScore, DiscreteScore):
 def density_of_moments(
     mean: Tensor, covariance: Tensor, alpha: Tensor | float
 ) -> SparseDistribution:
-    """Return elliptical densities (...) with means (..., D) and covariances (..., D, D)."""
+    """Return elliptical densities (...) with means (..., D) and covariances (..., D, D).
+
+    They are normal if alpha is the number 1, else beta-Gaussian; a tensor broadcasts to (...).
+    """
     is_normal = not isinstance(alpha, Tensor) and alpha == 1
     if mean.shape[-1] > 1:
         if is_normal:

@@ -237,6 +237,7 @@ def merged(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return the distinct rows of data (n, D), in lexicographic order, and their total weights."""
 
     def merge(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the distinct rows of a chunk, and their weights."""
         # The last key of `lexsort` comes first. Equal rows are then next to each other.
         order = torch.from_numpy(np.lexsort(x.numpy().T[::-1]))
         x, weight = x[order], weight[order]

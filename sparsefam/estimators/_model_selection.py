@@ -91,6 +91,7 @@ def best_penalty(
     start = torch.zeros_like(objective.first)
 
     def attempt(penalty: float) -> Fit:
+        """Return the fit of a penalty; raise ValueError unless the nodes resolve its density."""
         nonlocal start
         fit = objective.minimum(start, penalty, max(tol, _ROUGH), min(max_iter, _ROUGH_STEPS))
         start = fit.minimum.x

@@ -331,6 +331,7 @@ class Objective:
         value = conjugate - self.mean @ c + penalty / 2 * (c @ c)
 
         def hessian() -> Tensor:
+            """Return the Hessian (R, R) of the penalized loss."""
             # The covariance of the functions under p^(2 - alpha), times the mass of that.
             matrix = torch.outer(center, -center * escort.sum())
             for w, phi in zip(escort.split(_NODES), self.on_nodes.split(_NODES), strict=True):
@@ -344,7 +345,14 @@ class Objective:
         return Evaluation(float(value), mean - self.mean + penalty * c, hessian), density.tangent
 
     def minimum(self, start: Tensor, penalty: float, tol: float, max_iter: int) -> "Fit":
-        """Minimize the loss from coefficients (R,) until a step promises a decrease below `tol`."""
+        """Return the minimum of the penalized loss, and estimates of its loss for new data.
+
+        Args:
+            start: Coefficients (R,).
+            penalty: The factor of half the squared norm.
+            tol: As for `minimize`.
+            max_iter: As for `minimize`.
+        """
         tangent: Tangent | None = None  # Of the last evaluation, from which the next one starts
 
         def evaluate(c: Tensor) -> Evaluation:

@@ -62,6 +62,7 @@ def extreme_observations(
     """
 
     def extremes(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the extremes among the rows of a chunk, and their weights."""
         # One number for the cell of each row, and the rows that are kept.
         cells = _cells_of(_fractions(x, box))
         cell = torch.from_numpy(np.ravel_multi_index(cells, _cell_counts(len(box))))
@@ -218,7 +219,10 @@ def extended(
 def uniform(
     region: Region | IntervalUnion, low: Tensor, high: Tensor, alpha: float
 ) -> KernelDeformedExp:
-    """Return the uniform density on a region of the box between corners (D,), with an alpha."""
+    """Return the uniform density on a region of the box between the corners low and high (D,).
+
+    It is a kernel density with a score of zero, the same for every alpha.
+    """
     center = as_events(torch.lerp(low, high, 0.5).unsqueeze(0))
     # The density of a score of zero is its base.
     whole = KernelDeformedExp(
@@ -251,9 +255,10 @@ class Neighborhood:
 
 
 def _neighborhood(p: KernelDeformedExp, x: Tensor, box: Sequence[Uniform]) -> Neighborhood:
-    """Return the neighborhood of the observations (K, D) in each component of a support.
+    """Return the neighborhood of the observations x (K, D) in each component of the support of p.
 
-    It extends to a distance r from the n observations in the component, the largest distance of one
+    Components are found on a grid of cells of the box, the ranges of the base. The neighborhood
+    extends to a distance r from the n observations in the component, the largest distance of one
     of them from its nearest neighbor. A new observation is exchangeable with these, and therefore
     farther away with a probability of at most 1/(n + 1).
 
@@ -272,7 +277,8 @@ def _neighborhood(p: KernelDeformedExp, x: Tensor, box: Sequence[Uniform]) -> Ne
     component = label(positive)[0][cells]
     scale = torch.stack([side.high - side.low for side in box]).numpy()
     points = x.numpy() / scale
-    distance = cKDTree(points).query(points, 2)[0][:, 1]  # Infinite of a single observation
+    # From the nearest neighbor, the second nearest point; infinite of a single observation.
+    distance = cKDTree(points).query(points, 2)[0][:, 1]
     return Neighborhood(
         tuple(
             (PointTree(scale, cKDTree(points[component == k])), distance[component == k].max())

@@ -216,7 +216,7 @@ class BetaGaussianDensity(DensityEstimator):
 
 
 def _likeliest_alpha(moments: _Moments, tol: float, max_iter: int) -> float:
-    """Return the alpha of greatest likelihood from 1 to 2."""
+    """Return the alpha of greatest likelihood from 1 to 2; `tol`, `max_iter` are for each fit."""
     dim = moments.mean.numel()
 
     def loss(alpha: float) -> float:
@@ -251,7 +251,7 @@ def _affine_map(free: Tensor, dim: int) -> Tensor:
 
 
 def _most_likely(moments: _Moments, alpha: float, tol: float, max_iter: int) -> Minimum:
-    r"""Maximize the likelihood over supports by Newton's method.
+    r"""Maximize the likelihood over supports by Newton's method; `tol`, `max_iter` as `minimize`.
 
     In $z = A x - b$, A lower triangular, the support is the unit ball. Minus the log-likelihood,
 
@@ -270,6 +270,7 @@ def _most_likely(moments: _Moments, alpha: float, tol: float, max_iter: int) -> 
     i, j = _affine_map(torch.ones(dim * (dim + 3) // 2), dim).nonzero(as_tuple=True)
 
     def evaluate(free: Tensor) -> Evaluation:
+        """Return the function above and its derivatives in the free entries."""
         matrix = _affine_map(free, dim)
         z, axes = rows @ matrix.T, matrix.diagonal()
         room = 1 - z.square().sum(1)

@@ -99,6 +99,7 @@ class _ParticleELBO(ELBO):
     def _get_traces(
         self, model: _Program, guide: _Program, args: object, kwargs: object
     ) -> Iterator[tuple[Trace, Trace]]:
+        """Yield traces of model and guide, one pair for each run; see `_get_trace`."""
         if isinstance(guide, AutoBetaGaussian):
             # The loss stays finite where the density of the model is zero.
             guide.objective_needs_support = False

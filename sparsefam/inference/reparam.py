@@ -271,7 +271,10 @@ def _zeros(
     args: tuple[object, ...],
     kwargs: dict[str, object],
 ) -> Zeros:
-    """Return the sites of a model that have density zero or NaN at values of its latent sites."""
+    """Return the sites of a model that have density zero or NaN at values of its latent sites.
+
+    The values have the names of the sites as keys; `args` and `kwargs` are the model's arguments.
+    """
     with _aside(), pyro.validation_enabled(False):  # validation raises where a density is zero
         trace = pyro.poutine.trace(pyro.poutine.condition(model, values)).get_trace(*args, **kwargs)
         trace.compute_log_prob()
@@ -526,7 +529,11 @@ def _coordinates(fn: Distribution) -> tuple[TorchDistributionMixin, _Map, _Map] 
 
 
 class _OnUnitInterval(TorchDistribution):
-    """A density on [0, 1] whose support is given by numbers, as nothing moves it."""
+    """A density on [0, 1] whose support is given by numbers, as nothing moves it.
+
+    Args:
+        density: The same density, whose support may hold tensors.
+    """
 
     arg_constraints: ClassVar[dict[str, Constraint]] = {}
     support = constraints.unit_interval

@@ -186,7 +186,15 @@ def _line_view(elements: Sequence[DensityLike], data: Array | None) -> tuple[flo
 
 @torch.no_grad()
 def _curve(p: DensityLike, view: tuple[float, float], points: int) -> tuple[Array, Array]:
-    """Return points (t, p(t)) from end to end of the view: zero off supports, upright at jumps."""
+    """Return locations t and heights p(t) (n,), (n,) of a line from end to end of the view.
+
+    It is zero off the support and upright at jumps.
+
+    Args:
+        p: A density of numbers, without a batch.
+        view: Ends of the view.
+        points: Number of points in each interval of the support, twice if it is infinite.
+    """
     ends = _intervals(p)
     shown, bulk = ends.clamp(*view), _bulk(p).clamp(*view)
     # Dense near the edges, where a density may be steep, but not at an edge, where rounding would
