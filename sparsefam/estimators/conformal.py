@@ -113,8 +113,8 @@ def widened(
     or farther, from the support of the fit without their fold.
 
     It stays a density as a mixture of the estimate and the uniform density on the new support. The
-    weight of that is about the fraction of the observations that the fits without them miss, and at
-    least its weight in p.
+    uniform one has about the weight of the observations that are missed by the fits without their
+    fold, and at least the weight of the uniform component of p.
 
     Args:
         p: The estimate, fitted to all n observations, or the mixture that `extended` returns.
