@@ -204,7 +204,7 @@ def _order_for(p: SparseDistribution, width: Tensor) -> int:
 
     The widest density of the batch determines it, since one order serves all.
     """
-    # The outermost nodes show the extent of a density, with an infinite support, too.
+    # The outermost nodes (*batch[, D]) show the extent of a density, with an infinite support, too.
     low, high = p.quadrature(_LEAST_ORDER)[0].aminmax(dim=0)
     order = math.ceil(_ORDER_PER_WIDTH * float(((high - low) / width).max()))
     rule = f"at least {_ORDER_PER_WIDTH / _MOST_ORDER:.1g} of the extent of the density"
@@ -241,7 +241,10 @@ def _reduced(losses: Tensor, weight: Tensor | None, reduction: Reduction) -> Ten
 
 
 def _score_of_samples(target: Tensor, score: Score, p: SparseDistribution) -> Tensor:
-    """Return f(t) of samples (*S, *batch, *event)."""
+    """Return the scores f(t) (*S, *batch) of samples t (*S, *batch, *event), which are checked.
+
+    The density p is the prediction map of f: samples must be in the support of its base.
+    """
     if isinstance(score, Finite):
         return _scores_of_categories(score, target, p)
     p._validate_sample(target, "target")
@@ -253,7 +256,10 @@ def _score_of_samples(target: Tensor, score: Score, p: SparseDistribution) -> Te
 
 
 def _scores_of_categories(score: Finite, target: Tensor, p: SparseDistribution) -> Tensor:
-    """Return the entries f_t (*S, *batch) of scores (*batch, K) at categories t (*S, *batch)."""
+    """Return the entries f_t (*S, *batch) of scores (*batch, K) at categories t (*S, *batch).
+
+    The distribution p of the categories checks their shape.
+    """
     if target.is_floating_point():
         raise ValueError(f"target must be integers, the categories, got {target.dtype}")
     target = target.long()
@@ -266,7 +272,13 @@ def _scores_of_categories(score: Finite, target: Tensor, p: SparseDistribution) 
 
 
 def _term_of_density(target: Distribution, score: Score, p: SparseDistribution) -> Tensor:
-    r"""Return $\Omega_\alpha(q) - E_q[f]$ of a density or categorical distribution q (*batch)."""
+    r"""Return $\Omega_\alpha(q) - E_q[f]$, (*batch), of a density or categorical distribution q.
+
+    Args:
+        target: The distribution q.
+        score: The score f.
+        p: Its prediction map, which has alpha and the base.
+    """
     categorical = target if isinstance(target, (SparseCategorical, Categorical)) else None
     if isinstance(score, Finite):
         size = score.scores.shape[-1]
@@ -297,6 +309,7 @@ def _term_of_density(target: Distribution, score: Score, p: SparseDistribution) 
         return torch.where(log_ratio.isinf(), off_base, finite)
 
     def integrand(t: Tensor) -> Tensor:
+        """Return the density q times the cost."""
         costs = cost(t)
         # The density q may be infinite at an edge where the cost is zero.
         return torch.where(costs == 0, 0.0, density.prob(t)) * costs
@@ -339,7 +352,13 @@ def checked_alpha(alpha: float) -> float:
 
 
 class _Head(nn.Module):
-    """Map features to densities: a linear layer for the parameters of a score, and then `rpm`."""
+    """Map features to densities: a linear layer for the parameters of a score, and then `rpm`.
+
+    Args:
+        in_features: Number of features.
+        out_features: Number of parameters of the score.
+        alpha: Entropic index, at least 1 and finite.
+    """
 
     def __init__(self, in_features: int, out_features: int, alpha: float) -> None:
         super().__init__()
@@ -348,6 +367,7 @@ class _Head(nn.Module):
         self.linear = nn.Linear(in_features, out_features)
 
     def score(self, features: Tensor) -> Score:
+        """Return the scores (*batch) of features (*batch, in_features)."""
         raise NotImplementedError
 
     def forward(self, features: Tensor) -> SparseDistribution:
@@ -397,7 +417,7 @@ class RegressionHead(_Head):
             self.linear.bias.copy_(torch.tensor([0.0, _FIRST_WIDTH]))
 
     def score(self, features: Tensor) -> Quadratic:
-        """Return the score of each row."""
+        """Return the scores (*batch) of features (*batch, in_features)."""
         loc, width = self.linear(features).unbind(-1)
         return Quadratic(loc, softplus(width) + _LEAST_SIGMA)
 
@@ -423,5 +443,5 @@ class ClassificationHead(_Head):
         super().__init__(in_features, num_classes, alpha)
 
     def score(self, features: Tensor) -> Finite:
-        """Return the score of each row."""
+        """Return the scores (*batch, num_classes) of features (*batch, in_features)."""
         return Finite(self.linear(features))

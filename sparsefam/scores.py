@@ -41,7 +41,10 @@ class Score:
 
 
 def _location_scale(name: str, loc: Tensor | float, scale: Tensor | float) -> tuple[Tensor, ...]:
-    """Broadcast a finite location and a positive scale of some name."""
+    """Return a location and a scale as tensors (*batch), checked: finite, and the scale positive.
+
+    The scale has the given name in messages.
+    """
     loc, scale = broadcast_arguments(**{"loc": loc, name: scale})
     require(torch.isfinite(loc), "loc", "finite", loc)
     require(torch.isfinite(scale) & (scale > 0), name, "positive and finite", scale)
@@ -268,7 +271,10 @@ class LogDensity(Score):
 
 
 def require_elementwise(g: Callable[[Tensor], Tensor], like: Tensor) -> None:
-    """Raise ValueError unless g maps two numbers like a tensor's to two, with a derivative."""
+    """Raise ValueError unless g maps a tensor (2,) to a tensor (2,), with a derivative.
+
+    The tensor has the dtype and device of another one, `like`.
+    """
     if compiled():
         return
     try:
@@ -281,15 +287,19 @@ def require_elementwise(g: Callable[[Tensor], Tensor], like: Tensor) -> None:
 
 
 def slope_of(g: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Return the derivative of an elementwise function at x, itself differentiable."""
+    """Return the derivative of an elementwise function at x, with the shape of x.
+
+    It may be differentiated in x and in the parameters of g.
+    """
     forward = not branches_allowed() or in_forward_mode()
     if forward or torch.is_inference_mode_enabled():
         return torch.func.jvp(g, (x,), (torch.ones_like(x),))[1]
     # In plain eager mode the first call of `torch.func`, or of `grad` with `grad_outputs`, would
     # import torch's compiler and sympy, which takes a second. As g is elementwise, the gradient of
     # the sum of its values holds the slope of each.
-    keep = torch.is_grad_enabled() and g(x).requires_grad
+    needs_graph = torch.is_grad_enabled() and g(x).requires_grad
     with torch.enable_grad():
+        # A new tensor, as g may also depend on x by its parameters, which are constant here.
         at = x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(g(at).sum(), at, create_graph=keep)
+        (slope,) = torch.autograd.grad(g(at).sum(), at, create_graph=needs_graph)
     return slope

@@ -19,7 +19,7 @@ from torch.distributions import Uniform, kl_divergence
 from sparsefam import KernelDeformedExp
 from sparsefam._feature_maps import Gaussian
 from sparsefam.estimators import SparseDensity
-from sparsefam.estimators._truncation import _cells, extreme_observations
+from sparsefam.estimators._truncation import _cells_of, extreme_observations
 from sparsefam.losses import fenchel_young
 from sparsefam.scores import KernelExpansion
 from sparsefam.supports import IntervalUnion
@@ -260,7 +260,7 @@ def test_extremes_of_cells_come_with_the_weight_of_their_ties(
     x[2000:] += 1e-3 * rng.integers(0, 3, (2000, dim))
     box = [Uniform(torch.tensor(-6.0), torch.tensor(6.0)).expand(())] * dim
     cells: dict[tuple[int, ...], list[tuple[float, ...]]] = {}
-    for row, cell in zip(x.tolist(), np.stack(_cells((x + 6) / 12), 1).tolist(), strict=True):
+    for row, cell in zip(x.tolist(), np.stack(_cells_of((x + 6) / 12), 1).tolist(), strict=True):
         cells.setdefault(tuple(cell), []).append(tuple(row))
     due = np.array(sorted({end(rows) for rows in cells.values() for end in (min, max)}))
     monkeypatch.setattr("sparsefam.estimators._data._SORTED", 700)
@@ -275,7 +275,7 @@ def test_parts_far_from_all_data_are_left_out_in_the_plane() -> None:
     """Sums of wide kernels have ripples, which are positive far from the moons."""
     x = two_moons(300)
     model = SparseDensity(bandwidth=0.4, penalty=1e-6, random_state=0).fit(x)
-    p, whole = getattr(model.density_, "components", [model.density_])[0], model._whole
+    p, whole = getattr(model.density_, "components", [model.density_])[0], model._uncut
     ends = torch.tensor([[side.low, side.high] for side in model.base_])
     share = (torch.arange(250, dtype=torch.float64) + 0.5) / 250
     grid = torch.cartesian_prod(*[torch.lerp(low, high, share) for low, high in ends])

@@ -82,7 +82,7 @@ def test_coefficients_solve_the_penalized_least_squares(
 ) -> None:
     """Also in chunks, the last of which is short, and of positions that all examples share.
 
-    Values of one chunk have as many channels as there are functions: see `_has_constant_design`.
+    Values of one chunk have as many channels as there are functions: see `_can_fit_values`.
     """
     ndim = 3 if basis.event_shape else 1
     t, values, mask = data(3, 90, len(basis), ndim)

@@ -54,6 +54,7 @@ def attend(
         eps = eps.reshape((1,) * (4 - eps.dim()) + eps.shape)
     inputs = queries, keys, values, eps, bias
     tensors = [x for x in inputs if x is not None]
+    # Transforms cannot write blocks in place, and `_attend_in_blocks` has no rule of forward mode.
     whole = not branches_allowed() or may_have_tangent(*tensors)
     if whole and not compiled():
         p = entmax_of(_scores(queries, keys, bias), eps, number)
@@ -62,13 +63,16 @@ def attend(
 
 
 def _scores(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
-    """Return the inner products of queries and keys, plus the bias, (B, H, Q, K)."""
+    """Return inner products (B, H, Q, K) of queries (B, H, Q, E) and keys (B, H, K, E), plus bias.
+
+    The bias, if there is one, broadcasts to them.
+    """
     scores = queries @ keys.mT
     return scores if bias is None else scores + bias
 
 
 def _blocks(queries: Tensor, keys: Tensor) -> Iterator[tuple[slice, ...]]:
-    """Yield slices of examples, heads and queries that cut (B, H, Q, K) into blocks.
+    """Yield slices of examples, heads and queries that cut scores (B, H, Q, K) into blocks.
 
     A block has about `_BLOCK` scores: of whole examples if they fit, else of whole heads of one
     example, else of some queries of one head.
@@ -115,7 +119,11 @@ def _forward(
     bias: Tensor | None,
     number: float | None,
 ) -> tuple[Tensor, Tensor]:
-    """Return expectations (B, H, Q, F), and the A (B, H, Q, 1) of `solve` for `_backward`."""
+    """Return expectations (B, H, Q, F), and the A (B, H, Q, 1) of `solve` for `_backward`.
+
+    Takes the arguments of `attend`, with eps = alpha - 1 as a tensor, 0-dim or of four dimensions
+    that broadcast to (B, H, Q, 1), and as a `number` if it is one.
+    """
     shape, columns = queries.shape[:3], _with_ones(values)
     means, A = values.new_empty(*shape, values.shape[-1]), queries.new_empty(*shape, 1)
     for block in _blocks(queries, keys):
@@ -157,9 +165,9 @@ def _backward(
     totals = [slope.new_zeros(0) if x is None else torch.zeros_like(x) for x in inputs]
     for block in _blocks(queries, keys):
         pair = block[:2]
-        q, k, index = queries[block], keys[pair], _slice(eps, block)
-        p, powers, _ = solve(_scores(q, k, _slice(bias, block)), index, number, A[block])
-        tensors = slope[block], means[block], q, k, index, _slice(columns, pair)
+        q, k, block_eps = queries[block], keys[pair], _slice(eps, block)
+        p, powers, _ = solve(_scores(q, k, _slice(bias, block)), block_eps, number, A[block])
+        tensors = slope[block], means[block], q, k, block_eps, _slice(columns, pair)
         slopes = _pull_block_back(*tensors, number, p, powers, needed)
         blocks = block, pair, pair, block, block
         for total, indices, new in zip(totals, blocks, slopes, strict=True):
@@ -185,13 +193,25 @@ def _pull_block_back(
     """Return the gradients in queries, keys, values, eps and bias of a block.
 
     They have the shapes of the whole block, also where inputs are shared; the last three are None
-    if they are not needed. `columns` are values `_with_ones`; p and `powers`, (B, H, Q, K), are
-    from `solve`.
+    if they are not needed.
+
+    Args:
+        slope: As for `_backward`, like the other arguments that are not named here.
+        means: See `slope`.
+        queries: See `slope`.
+        keys: See `slope`.
+        eps: See `slope`.
+        columns: The values, as `_with_ones` returns them.
+        number: See `slope`.
+        p: The weights (B, H, Q, K), up to a factor, as from `solve`.
+        powers: Their powers p^(2 - alpha), as from `solve`; None if they are to be computed.
+        needed: Whether each of the five gradients is needed.
     """
     jacobian = Jacobian(p, eps, number, powers)
     # E_p[v] changes by sum_k dp_k (v_k - E), as the dp_k sum to zero: values less their expectation
     # E keep the digits that a large mean would take.
     shifted = torch.cat([slope, -(slope * means).sum(-1, keepdim=True)], -1)
+    # The gradient in the weights (B, H, Q, K).
     change = (shifted @ columns.mT).to(p.dtype)
     by_scores = jacobian.in_scores(change)
     by_values = by_eps = None
@@ -207,7 +227,7 @@ def _pull_block_back(
 def _like_expectations(
     queries: Tensor, keys: Tensor, values: Tensor, *_: object
 ) -> tuple[Tensor, Tensor]:
-    """Return empty tensors of the shapes that `_forward` returns, for compiled graphs."""
+    """Return uninitialized tensors like the results of `_forward`, for compiled graphs."""
     shape = queries.shape[:3]
     return values.new_empty(*shape, values.shape[-1]), queries.new_empty(*shape, 1)
 
@@ -215,15 +235,23 @@ def _like_expectations(
 def _like_gradients(
     slope: Tensor, means: Tensor, A: Tensor, *inputs: Tensor | None
 ) -> list[Tensor]:
-    """Return empty tensors of the shapes that `_backward` returns, for compiled graphs."""
+    """Return uninitialized tensors like the results of `_backward`, for compiled graphs.
+
+    Without a bias its gradient has no elements.
+    """
     none = slope.new_empty(0)
+    # Queries, keys, values, eps and bias, without `number` and `needed`. Contiguous, since
+    # `operator` makes results so.
     return [none if x is None else torch.empty_like(x).contiguous() for x in inputs[:5]]
 
 
 def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
     """Return gradients in the inputs of `_forward`, from gradients in its results.
 
-    `kept` has the inputs and the results of `_forward`.
+    Args:
+        kept: The inputs and the results of `_forward`.
+        grads: Gradients in the expectations, and in A, which has none.
+        needed: Whether each input needs a gradient.
     """
     *inputs, number, means, A = kept
     (slope, _), (queries, keys, values, eps, bias), needs = grads, inputs, list(needed[:5])
@@ -232,6 +260,7 @@ def _pull_back(kept: Any, grads: Changes, needed: Sequence[bool]) -> Changes:
         if not compiled() and (torch.is_grad_enabled() or is_batched_by_autograd(slope)):
             p = entmax_of(_scores(queries, keys, bias), eps, number)
             # By differentiable operations on whole weights, for second derivatives.
+            # The means only shift numbers that are multiplied by changes of sum zero.
             arguments = slope, means.detach(), queries, keys, eps, _with_ones(values)
             slopes = _pull_block_back(*arguments, number, p, None, needs)
         else:
@@ -248,5 +277,5 @@ _attend_in_blocks = differentiable(
     operator("entmax_attention", _forward, _like_expectations),
     _pull_back,
     lambda inputs, outputs: (*inputs, *outputs),
-    constants=(1,),
+    constants=(1,),  # A, the second result
 )

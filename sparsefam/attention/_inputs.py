@@ -36,7 +36,12 @@ class Sequences(NamedTuple):
     mask: AttentionMask  # Positions that queries may read
 
     def check_values(self, reads_keys: bool, is_discrete: bool) -> None:
-        """Raise ValueError if queries may read nothing, or numbers that are read are not finite."""
+        """Raise ValueError if queries may read nothing, or numbers that are read are not finite.
+
+        Args:
+            reads_keys: Whether the layer reads keys, else they are not checked.
+            is_discrete: Whether it has discrete scores, to which masks may add numbers.
+        """
         self.mask.check(is_discrete)
         check_finite("query", self.query)
         check_finite("value", self.value)
@@ -69,7 +74,18 @@ class InputShapes(NamedTuple):
         batch_first: bool,
         dtype: torch.dtype | None,
     ) -> Sequences:
-        """Return the inputs of a layer, or raise ValueError unless they fit it and each other."""
+        """Return the inputs of a layer, or raise ValueError unless they fit it and each other.
+
+        Args:
+            query: As for `ContinuousAttention.forward`, like the next five.
+            key: See `query`.
+            value: See `query`.
+            positions: See `query`; None for the centers of cells of the domain.
+            padding: The `key_padding_mask`.
+            mask: The `attn_mask`.
+            batch_first: Whether query, key and value are (B, L, channels).
+            dtype: Dtype of the layer's parameters, None if unknown.
+        """
         if key is None or value is None:
             rule = "key and value must be tensors, unless a function is given"
             raise ValueError(f"{rule}, got {type(key).__name__} and {type(value).__name__}")
@@ -81,8 +97,9 @@ class InputShapes(NamedTuple):
         batch, queries, length = query.shape[first], query.shape[1 - first], value.shape[1 - first]
         sizes = (queries, self.embed_dim), (length, self.kdim), (length, self.vdim)
         for (name, x), (size, channels) in zip(named.items(), sizes, strict=True):
-            shape = (batch, size) if batch_first else (size, batch)
-            check_shape(name, x, (*shape, channels), hint=hint)
+            leading = (batch, size) if batch_first else (size, batch)
+            check_shape(name, x, (*leading, channels), hint=hint)
+        # Masks are batch first, whatever `batch_first` says.
         hint = f", always batch first,{hint}"
         if padding is not None:
             check_mask("key_padding_mask", padding, (batch, length), hint=hint, or_floating=True)
@@ -98,7 +115,10 @@ class InputShapes(NamedTuple):
         return Sequences(query, key, value, positions, readable)
 
     def _positions(self, positions: Tensor | None, value: Tensor, padding: Tensor | None) -> Tensor:
-        """Return positions (B or 1, L, *event), by default the centers of cells of the domain."""
+        """Return positions (B or 1, L, *event), by default the centers of cells of the domain.
+
+        The values (B, L, vdim), without padding, have one cell each.
+        """
         batch, length = value.shape[:2]
         if positions is None:
             if self.event:
@@ -112,7 +132,14 @@ class InputShapes(NamedTuple):
         return self.checked_positions("positions", positions, batch, length)
 
     def checked_positions(self, name: str, x: Tensor, batch: int, length: int) -> Tensor:
-        """Return positions (B or 1, length, *event), or raise ValueError."""
+        """Return positions (B or 1, length, *event), or raise ValueError.
+
+        Args:
+            name: Of the positions in messages.
+            x: Shape (B, length, *event), (1, length, *event) or (length, *event).
+            batch: B, the number of examples.
+            length: The number of positions of an example.
+        """
         check_real(name, x)
         shared = (length, *self.event)
         check_shape(name, x, (batch, *shared), (1, *shared), shared)
@@ -121,7 +148,8 @@ class InputShapes(NamedTuple):
     def require_inside(self, name: str, positions: Tensor, mask: Tensor | None) -> None:
         """Raise ValueError unless positions (B or 1, Lq, *event) of queries are in the domain.
 
-        Positions where the mask (B, Lq) is False may be anywhere.
+        They may be outside by a hundredth of it, and anywhere where the mask (B, Lq) is False. The
+        name is that of the positions in the message.
         """
         low, high = ends(self.box, positions.double())
         slack = _SLACK * (high - low)
@@ -133,7 +161,10 @@ class InputShapes(NamedTuple):
 
 
 def check_sequence(name: str, x: Tensor, dtype: torch.dtype | None) -> None:
-    """Raise ValueError unless x is floating with three dimensions, and of the layer's dtype."""
+    """Raise ValueError unless x is floating with three dimensions, and of the layer's dtype.
+
+    Under autocast it may have another dtype, unless one of the two is float64.
+    """
     require_tensor(name, x)
     if not x.is_floating_point() or x.ndim != 3:
         got = f"{x.dtype} of shape {tuple(x.shape)}"

@@ -40,7 +40,14 @@ class AttentionMask(NamedTuple):
     def from_masks(
         cls, padding: Tensor | None, mask: Tensor | None, batch: int, heads: int
     ) -> "AttentionMask":
-        """Combine the `key_padding_mask` and `attn_mask` of `ContinuousAttention.forward`."""
+        """Combine the masks of `ContinuousAttention.forward`.
+
+        Args:
+            padding: The `key_padding_mask`.
+            mask: The `attn_mask`, (Lq, L) or (B * heads, Lq, L).
+            batch: B.
+            heads: Number of heads.
+        """
         observed, bias = (None, None) if padding is None else _split(padding)
         if bias is not None:
             bias = bias[:, None, None]
@@ -58,7 +65,10 @@ class AttentionMask(NamedTuple):
         return cls(visible.any(2).any(1) if mask.shape[-2] else observed, visible, bias)
 
     def check(self, discrete: bool) -> None:
-        """Raise ValueError where a query may read nothing, or a bias finds no discrete scores."""
+        """Raise ValueError where a query may read nothing, or where a bias cannot be added.
+
+        It must be below inf, and 0 unless scores are `discrete`.
+        """
         if self.visible is not None:
             rule = "attn_mask and key_padding_mask must leave every query a position to read"
             count = self.visible.sum(-1)
@@ -105,15 +115,23 @@ def allowed_by(mask: Tensor) -> Tensor:
 
 
 def _split(mask: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return where a mask lets positions be read, and the summand of scores there, if any."""
+    """Return where a mask lets positions be read, and its summand of scores there, else 0.
+
+    A boolean mask has no summand: None.
+    """
     allowed = allowed_by(mask)
     return allowed, None if mask.dtype == torch.bool else torch.where(allowed, mask, 0)
 
 
 def require_all(valid: Tensor, rule: str, values: Tensor) -> None:
-    """Raise ValueError that names the first place that is not valid.
+    """Raise ValueError unless all is valid; the message has the first value that is not.
 
     Compiled graphs, which cannot raise, assert instead.
+
+    Args:
+        valid: Booleans.
+        rule: Beginning of the message, such as "x must be positive".
+        values: Numbers of the same shape.
     """
     if compiled():
         torch._assert_async(valid.all(), rule)
@@ -123,14 +141,28 @@ def require_all(valid: Tensor, rule: str, values: Tensor) -> None:
 
 
 def check_finite(name: str, x: Tensor, rule: str = "finite where they take part") -> None:
-    """Raise ValueError unless all numbers are finite."""
-    # If the sum is finite, so are all numbers: that reads them once and writes nothing.
+    """Raise ValueError unless all numbers of x are finite.
+
+    Args:
+        name: Of x in the message.
+        x: Numbers, with zeros where they take no part, as at masked positions of attention.
+        rule: End of the message, after "must be".
+    """
+    # If the sum is finite, so are all numbers: that reads them once and writes nothing. A sum of
+    # finite numbers may overflow, so that each is checked before an error is raised.
     if compiled() or not torch._is_all_true(x.detach().sum().isfinite()):
         require_all(x.isfinite(), f"{name} must be {rule}", x)
 
 
 def require_finite(name: str, x: Tensor, shape: Size, mask: Tensor | None) -> None:
-    """Raise ValueError unless positions or values (B, L, ...) that take part are finite."""
+    """Raise ValueError unless positions or values that take part are finite.
+
+    Args:
+        name: Of the numbers in the message.
+        x: Positions or values (B or 1, L, ...).
+        shape: Begins with (B, L).
+        mask: True where they take part (B, L). None: everywhere.
+    """
     if mask is None:
         check_finite(name, x)
     else:
@@ -140,7 +172,7 @@ def require_finite(name: str, x: Tensor, shape: Size, mask: Tensor | None) -> No
 
 
 def check_real(name: str, x: Tensor) -> None:
-    """Raise ValueError unless something is a tensor, neither complex nor boolean."""
+    """Raise ValueError unless x is a tensor, neither complex nor boolean."""
     require_tensor(name, x)
     if x.is_complex() or x.dtype == torch.bool:
         raise ValueError(f"{name} must be real numbers, got {x.dtype}")
@@ -158,7 +190,10 @@ def check_shape(name: str, x: Tensor, *shapes: Shape, hint: str = "") -> None:
 def check_mask(
     name: str, x: Tensor, *shapes: Shape, hint: str = "", or_floating: bool = False
 ) -> None:
-    """Raise ValueError unless something is a boolean tensor of one of the shapes."""
+    """Raise ValueError unless x is a boolean tensor of one of the shapes, as for `check_shape`.
+
+    With `or_floating` it may be a floating one.
+    """
     check_shape(name, x, *shapes, hint=hint)
     if x.dtype != torch.bool and not (or_floating and x.is_floating_point()):
         raise ValueError(f"{name} must be boolean{' or floating' * or_floating}, got {x.dtype}")

@@ -55,7 +55,12 @@ def weights_per_query(
 ) -> Tensor:
     """Return weights of observations in contexts (B, heads, Lq, L).
 
-    Takes the arguments of `fit_per_query`, and expectations of functions (B, heads, Lq, N).
+    Args:
+        regression: As for `fit_per_query`, like the last three.
+        features: Expectations of the functions of the basis (B, heads, Lq, N).
+        positions: See `regression`.
+        values: See `regression`.
+        visible: See `regression`.
     """
     # Heads of a group read the same positions, and share a Gram matrix.
     groups, heads = visible.shape[1], features.shape[1]
@@ -77,8 +82,8 @@ def _statistics(
 ) -> NormalEquations:
     """Return the sums over the observations that each query may read.
 
-    Each query of a group of heads is an example of its own: there are B * G * Lq of them, with
-    heads / G * E channels.
+    Takes the arguments of `fit_per_query`. Each query of a group of heads is an example of its own:
+    there are B * G * Lq of them, with heads / G * E channels.
     """
     batch, _, heads, channels = values.shape
     groups, queries = visible.shape[1:3]
@@ -107,6 +112,7 @@ def _statistics(
         totals = weights.flatten(1, 2) @ f, (weights @ h).flatten(0, 2)
         return gram.flatten(0, 1), cross.flatten(0, 2), squares.flatten(), *totals
 
+    # Numbers in the products of functions at one position: with each other, and with values.
     products = positions.shape[0] * size**2 + size * batch * heads * channels
     rows = regression.chunk_size or max(_LEAST_POSITIONS, _PRODUCTS // max(products, 1))
     chunks = split_rows(rows, positions, values, visible.movedim(-1, 1))

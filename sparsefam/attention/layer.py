@@ -63,8 +63,8 @@ class _Projected(NamedTuple):
 
     values: Tensor  # By head (B, L, heads, E), followed by channels of keys that the score reads
     channels: Any  # Queries and keys as the score projects them
-    added: Any  # The same by the discrete score whose context is added, if there is one
-    alpha: Tensor | float
+    added: Any  # Queries and keys as the discrete score, whose context is added, projects them
+    alpha: Tensor | float  # A tensor broadcasts to (B, heads, Lq)
     positions: Tensor  # Where values were observed
     queries: Tensor | None  # Positions of the queries, if the score reads them
     mask: AttentionMask  # Positions that queries may read
@@ -218,6 +218,7 @@ class ContinuousAttention(nn.Module):
         inner = num_heads * self.head_dim
         self.v_proj = nn.Linear(vdim, inner, bias, **factory)
         self.out_proj = nn.Linear(inner, embed_dim, bias, **factory)
+        # The first call looks for overshoot. `reset_parameters` needs the initial scale.
         self._has_attended, self._first_scale = False, layer_scale
         scales = None if layer_scale is None else nn.Parameter(torch.empty(embed_dim, **factory))
         self.register_parameter("layer_scale", scales)
@@ -268,6 +269,7 @@ class ContinuousAttention(nn.Module):
         self.score_proj.rebuild(self.regression.basis)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Convert or move the layer, as `torch.nn.Module`, and then its cache."""
         super()._apply(fn, recurse)
         # `to_empty` leaves parameters that have yet to be set.
         with suppress(ValueError):
@@ -275,6 +277,7 @@ class ContinuousAttention(nn.Module):
         return self
 
     def __setstate__(self, state: dict[str, object]) -> None:
+        """Restore a copied or pickled layer, without its cache, which is made again."""
         super().__setstate__(state)
         self.rebuild_cache()
 
@@ -408,7 +411,7 @@ class ContinuousAttention(nn.Module):
         return cast(DiscreteScore, score)
 
     def _fit_weights(self, density: SparseDistribution, projected: _Projected) -> Tensor:
-        """Return the weights of observations in the contexts of value functions."""
+        """Return the weights (B, heads, Lq, L) of observations in contexts of value functions."""
         regression, values, mask = self.regression, projected.values, projected.mask
         if mask.visible is None:
             return regression.observation_weights(
@@ -447,7 +450,15 @@ class ContinuousAttention(nn.Module):
     def _read(
         self, query: Tensor, function: ValueFunction, query_positions: Tensor | None
     ) -> tuple[Tensor, SparseDistribution]:
-        """Return contexts of a function of projected values, (B, Lq, heads, E), and densities."""
+        """Return contexts of a value function (B, Lq, heads, head_dim), and densities.
+
+        Raises ValueError if the arguments do not fit the layer.
+
+        Args:
+            query: As for `forward`, like `query_positions`.
+            function: Of projected values, with heads * head_dim channels.
+            query_positions: See `query`.
+        """
         if self.combine or self.score_proj.reads_keys:
             rule = "function must be None for scores that read keys and for combine=True"
             raise ValueError(f"{rule}, got {function!r}")
@@ -490,7 +501,8 @@ class ContinuousAttention(nn.Module):
     ) -> _Projected:
         """Check sequences and project them, with zeros in the padding.
 
-        Queries that are the values or the keys have the positions of the values.
+        Takes the arguments of `forward`, and whether the query is the value or the key, `are_same`:
+        queries then have the positions of the values.
         """
         given = query, key, value, positions, key_padding_mask, attn_mask
         sequences = self._shapes.sequences(*given, self.batch_first, self._dtype)
@@ -506,9 +518,9 @@ class ContinuousAttention(nn.Module):
             sequences.check_values(self.combine or self.score_proj.reads_keys, is_discrete)
         # Keys that become a function are fitted together with the values, by one factorization.
         values = self.v_proj(value).unflatten(-1, (self.num_heads, -1))
-        beside = self.score_proj.beside(key)
-        if beside is not None:
-            values = torch.cat([values, beside], -1)
+        key_channels = self.score_proj.beside(key)
+        if key_channels is not None:
+            values = torch.cat([values, key_channels], -1)
         channels = self.score_proj(query, key)
         return _Projected(
             to_single(values),
@@ -528,7 +540,15 @@ class ContinuousAttention(nn.Module):
     def _locate_queries(
         self, query_positions: Tensor | None, batch: int, queries: int
     ) -> Tensor | None:
-        """Return positions of the queries (B or 1, Lq, *event), or raise ValueError."""
+        """Return positions of the queries (B or 1, Lq, *event), None if the score reads none.
+
+        Raises ValueError where `forward` does.
+
+        Args:
+            query_positions: As for `forward`.
+            batch: B, the number of examples.
+            queries: Lq, the number of queries of an example.
+        """
         name, kind = "query_positions", type(self.score_proj).__name__
         if not self.score_proj.reads_positions:
             if query_positions is not None:
@@ -543,11 +563,15 @@ class ContinuousAttention(nn.Module):
         return located
 
     def _require_inside(self, name: str, positions: Tensor, mask: Tensor | None) -> None:
+        """Raise ValueError unless positions are in the domain, if values are validated."""
         if self.regression.validate_args:
             self._shapes.require_inside(name, positions, mask)
 
     def _checked_alpha(self, batch: int, queries: int) -> Tensor | float:
-        """Return alpha, a number or a tensor that broadcasts to (B, heads, Lq)."""
+        """Return alpha, or raise ValueError if it is a tensor that does not broadcast.
+
+        The densities are (batch, heads, queries), the arguments B and Lq.
+        """
         alpha: Tensor | float = self.alpha() if isinstance(self.alpha, nn.Module) else self.alpha
         shape = (batch, self.num_heads, queries)
         if isinstance(alpha, Tensor) and not broadcasts_to(alpha.shape, shape):
@@ -568,6 +592,7 @@ class ContinuousAttention(nn.Module):
             if constant is not None:
                 constant = constant.unflatten(-1, values.shape[2:]).unsqueeze(1)
         else:
+            # Each query has a function: coefficients (B, Lq, N, heads, E).
             coefficients, constant = fit_per_query(regression, positions, values, mask.visible)
         observed = Observed(regression.basis, positions, projected.queries, mask)
         # The channels behind the values are functions of the keys, which the density reads.
@@ -596,7 +621,12 @@ class ContinuousAttention(nn.Module):
 
     @torch.no_grad()
     def _warn_of_overshoot(self, density: SparseDistribution, projected: _Projected) -> None:
-        """Warn, at the first call, if absolute weights in some contexts sum to too much."""
+        """Warn, at the first call, if absolute weights in many contexts sum to more than 5.
+
+        Args:
+            density: Densities (B, heads, Lq).
+            projected: The sequences of the call.
+        """
         self._has_attended = True
         values, positions, mask = projected.values, projected.positions, projected.mask
         if not density.batch_shape.numel():
@@ -627,20 +657,24 @@ class ContinuousAttention(nn.Module):
 
 
 def _rebuild_cache(module: nn.Module, _: object) -> None:
+    """Rebuild the cache of a layer after its state was loaded, as a hook of torch."""
     # A function rather than a bound method, since copies of the layer share the hook.
     if isinstance(module, ContinuousAttention):
         module.rebuild_cache()
 
 
 def _add_batch(x: _Given, dim: int, axis: int = 0) -> _Given:
-    """Insert the dimension of a batch of one into a tensor of `dim` dimensions."""
+    """Insert the dimension of a batch of one at an axis if x is a tensor of `dim` dimensions."""
     return x.unsqueeze(axis) if isinstance(x, Tensor) and x.dim() == dim else x
 
 
 def _check_sizes(
     embed_dim: int, num_heads: int, head_dim: int | None, kdim: int, vdim: int
 ) -> None:
-    """Raise ValueError unless sizes are positive, and channels divide among the heads."""
+    """Raise ValueError unless sizes are positive, and channels divide among the heads.
+
+    The sizes are as for `ContinuousAttention`. With a `head_dim` channels need not divide.
+    """
     if head_dim is not None:
         for name, size in {"embed_dim": embed_dim, "num_heads": num_heads}.items():
             require_integer(name, size, 1)
@@ -653,7 +687,11 @@ def _check_sizes(
 
 
 def _make_score(score: object) -> AttentionScore:
-    """Return a score, which no layer has yet, from its short form."""
+    """Return a score from its short form, or one that no layer has yet; see `ContinuousAttention`.
+
+    Raises:
+        ValueError: A score of another layer, or anything else.
+    """
     if isinstance(score, Sequence) and not isinstance(score, str):
         pairs = [x for x in score if isinstance(x, Sequence) and len(x) == 2]
         if not pairs or len(pairs) < len(score):
@@ -675,8 +713,8 @@ def _check_alpha(alpha: Tensor | nn.Module | float, score: AttentionScore) -> No
         if not as_number(alpha) >= 1:
             raise ValueError(f"alpha must be at least 1, got {alpha!r}")
     # Numbers of tensors and of other modules are only known in calls, whose densities check them.
-    bound = alpha.high if isinstance(alpha, LearnedAlpha) else alpha
+    largest = alpha.high if isinstance(alpha, LearnedAlpha) else alpha
     most = score.most_alpha
-    if not isinstance(bound, (Tensor, nn.Module)) and bound > most:
+    if not isinstance(largest, (Tensor, nn.Module)) and largest > most:
         kind = type(score).__name__
-        raise ValueError(f"alpha must be at most {most:g} for {kind}, got {bound}")
+        raise ValueError(f"alpha must be at most {most:g} for {kind}, got {largest}")

@@ -117,7 +117,10 @@ class LocalScore(AttentionScore):
     def density(
         self, projected: Tensor, alpha: Tensor | float, temperature: float, observed: Observed
     ) -> SparseDistribution:
-        """Return densities (B, heads, Lq) around the positions of the queries."""
+        """Return densities (B, heads, Lq) around the positions of the queries.
+
+        The projected channels (B, 1, channels) are the same for all queries.
+        """
         channels = by_head(projected, (self.heads, sum(self._sizes)))
         offsets, deviations, triangle = channels.split(self._sizes, -1)
         low, high = ends(self.box, offsets)
@@ -127,11 +130,13 @@ class LocalScore(AttentionScore):
         # Temperature T multiplies sigma^2 of a quadratic score. In the family of alpha the radius R
         # has R^(2 + D (alpha - 1)) proportional to sigma^2, so T^power multiplies all widths.
         power = 1 / (2 + ndim * (alpha - 1))
+        # With an axis for dimensions if alpha is a tensor.
         stretch = temperature ** (power if isinstance(power, float) else power[..., None])
         deviations = _LEAST + (most - _LEAST) * torch.sigmoid(deviations)
         deviations = (high - low) * (deviations * stretch).clamp(max=most)
         if ndim == 1:
             return density_of_moments(mean, deviations.square().unsqueeze(-1), alpha)
+        # L = diag(sigma) times a lower triangle with ones on its diagonal.
         rows, columns = torch.tril_indices(ndim, ndim, -1, device=mean.device)
         unit = torch.diag_embed(torch.ones_like(deviations))
         unit[..., rows, columns] = triangle
@@ -208,7 +213,7 @@ class SplitScore(AttentionScore):
     def density(
         self, projected: list[Tensor], alpha: Tensor | float, temperature: float, observed: Observed
     ) -> SparseDistribution:
-        """Return densities (B, heads, Lq), in the order of the scores."""
+        """Return densities (B, heads, Lq) of the projections of each score, in their order."""
         # All are elliptical with one alpha, so that their parameters can be joined.
         densities: list[Any] = [
             score.density(channels, _of_heads(alpha, heads), temperature, observed)
@@ -242,6 +247,7 @@ class SplitScore(AttentionScore):
         )
 
     def _scores(self) -> list[AttentionScore]:
+        """Return the scores, with their type, which the module list forgets."""
         return [cast(AttentionScore, score) for score in self.scores]
 
     def _heads(self) -> list[slice]:
@@ -258,7 +264,10 @@ def _is_quadratic(score: object) -> bool:
 
 
 def _of_heads(alpha: Tensor | float, heads: slice) -> Tensor | float:
-    """Return the alpha of a slice of heads from one that broadcasts to (B, heads, Lq)."""
+    """Return the alpha of a slice of heads from a number or a tensor (B, heads, Lq).
+
+    The tensor may have 1 in place of any size, or lack the first ones.
+    """
     if not isinstance(alpha, Tensor) or alpha.dim() < 2 or alpha.shape[-2] == 1:
         return alpha
     return alpha[..., heads, :]

@@ -215,7 +215,7 @@ class ContractingMemory(nn.Module):
         s = ((index + 0.5) / self.samples).unsqueeze(0)
         source = s  # Locations G^-1(s) in the last functions, (B or 1, samples)
         if density is not None:
-            # G increases with slope at least 1 - stickiness: its root in [0, 1] is unique below 1.
+            # G has at least the slope 1 - stickiness: if that is positive, G(t) = s at one t only.
             relocation = self._relocation(density, len(state))
             low = torch.zeros(density.batch_shape[0], 1, dtype=dtype_of(density), device=s.device)
             source = increasing_root(lambda t: relocation(t) - s, low, low + 1, _STEPS).to(s)
@@ -223,7 +223,8 @@ class ContractingMemory(nn.Module):
         # over its rows is 0.
         size = len(self.regression.basis)
         coefficients, constant = state.double().split([size, state.shape[1] - size], 1)
-        past = ValueFunction(self.regression.basis, coefficients)(source) + constant.sum(1, True)
+        past = ValueFunction(self.regression.basis, coefficients)(source)
+        past = past + constant.sum(1, keepdim=True)
         return self.regression._unchecked_statistics(self.tau * s, past)
 
     def _relocation(self, density: SparseDistribution, batch: int) -> Callable[[Tensor], Tensor]:
@@ -241,7 +242,7 @@ class ContractingMemory(nn.Module):
             rule = f"univariate and continuous, of batch shape ({batch}, ...) or (1, ...)"
             raise ValueError(f"density must be {rule}, got {density!r}")
 
-        p = density.detach()
+        p = density.detach()  # there is no gradient
 
         def mass(t: Tensor) -> Tensor:
             """Return the mean mass (B, T) below locations t (B or 1, T)."""
@@ -257,14 +258,20 @@ class ContractingMemory(nn.Module):
 
 
 def _as_state(function: ValueFunction) -> Tensor:
-    """Return the coefficients, and the constant below them if there is one."""
+    """Return coefficients (B, N, E) and, if there is a constant, below them: (B, N + 1, E)."""
     if function.constant is None:
         return function.coefficients
     return torch.cat([function.coefficients, function.constant.unsqueeze(1)], 1)
 
 
 def _factors(forgetting_factor: float, reset: Tensor | None, values: Tensor) -> Tensor | float:
-    """Return the factor of the past, one number or shape (B,)."""
+    """Return the factor of the past: a number, or (B,) with 0 for examples that start anew.
+
+    Args:
+        forgetting_factor: The factor of examples that go on.
+        reset: True where an example starts anew (B,). None: nowhere.
+        values: Values (B, L, E) of the chunk.
+    """
     if reset is None:
         return forgetting_factor
     batch = (len(values),)
@@ -274,9 +281,11 @@ def _factors(forgetting_factor: float, reset: Tensor | None, values: Tensor) -> 
 
 
 def _is_positive_fraction(x: object) -> bool:
+    """Return whether x is a number above 0 and at most 1."""
     return 0 < as_number(x) <= 1
 
 
 def _check_regression(regression: object) -> None:
+    """Raise ValueError unless the argument is a `RidgeRegression`."""
     if not isinstance(regression, RidgeRegression):
         raise ValueError(f"regression must be a RidgeRegression, got {regression!r}")

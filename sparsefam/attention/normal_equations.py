@@ -72,7 +72,10 @@ class NormalEquations(NamedTuple):
 
 
 def check_equations(name: str, statistics: NormalEquations, shape: Size) -> None:
-    """Raise ValueError unless `cross` has a shape (B, N, E), and all others fit it."""
+    """Raise ValueError unless `cross` has the shape (B, N, E), and the other sums fit it.
+
+    The name is that of the statistics in messages.
+    """
     if not isinstance(statistics, NormalEquations):
         raise ValueError(f"{name} must be a NormalEquations, got {type(statistics).__name__}")
     batch, size, channels = shape
@@ -136,9 +139,12 @@ def _log_gcv(statistics: NormalEquations) -> Callable[[Tensor], Tensor]:
     trace, squares, count = _trace(gram), squares.unsqueeze(-1), count.unsqueeze(-1)
 
     def log_gcv(log_penalty: Tensor) -> Tensor:
+        """Return log GCV at penalties, from and to shape (B, P)."""
+        # (B, P, 1), beside eigenvalues (B, 1, N).
         penalty = log_penalty.exp().unsqueeze(-1)
         shrunk = penalty / (eigenvalues + penalty)
         residual = squares - (projections / (eigenvalues + penalty) * (1 + shrunk)).sum(-1)
+        # A bound on the rounding of the residual: the statistics resolve nothing below.
         noise = 4 * eps * (trace / log_penalty.exp()).sqrt() * squares
         residual = torch.maximum(residual, noise).clamp_min(_TINY)
         # n - sum e / (e + l) = n - N + sum l / (e + l)
@@ -151,5 +157,5 @@ def _log_gcv(statistics: NormalEquations) -> Callable[[Tensor], Tensor]:
 
 
 def _trace(gram: Tensor) -> Tensor:
-    """Return traces (B or 1, 1), at least tiny."""
+    """Return traces (B or 1, 1), at least tiny, as their logarithms are taken."""
     return gram.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True).clamp_min(_TINY)

@@ -205,7 +205,7 @@ class RidgeRegression(nn.Module):
         """
         mask = _taking_part(mask, key_padding_mask)
         positions = self._check_observations(positions, values, mask)
-        if weights is None and self._has_constant_design(positions, values, mask):
+        if weights is None and self._can_fit_values(positions, values, mask):
             return self._fit_values(positions, values, mask)
         sums = self._checked_statistics(positions, values, mask, weights)
         return self._solve(sums, values.dtype)
@@ -244,7 +244,10 @@ class RidgeRegression(nn.Module):
         return self._unchecked_statistics(positions, values, mask, weights)
 
     def _check_values(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> None:
-        """Raise ValueError unless observations are finite; warn if functions are zero there."""
+        """Check the values of observations: they must be finite where they take part.
+
+        The first call warns where all functions are zero at a position.
+        """
         if self.validate_args:
             require_finite("positions", positions, values.shape, mask)
             require_finite("values", values, values.shape, mask)
@@ -333,7 +336,10 @@ class RidgeRegression(nn.Module):
         return counts.to(torch.promote_types(values.dtype, torch.float32)).reshape(shape)
 
     def _check_observations(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        """Return positions (B or 1, L, *event); raise ValueError if shapes or dtypes do not fit."""
+        """Return positions (B or 1, L, *event); raise ValueError if shapes or dtypes do not fit.
+
+        The arguments are as for `fit`.
+        """
         check_real("positions", positions)
         require_tensor("values", values)
         if mask is not None:
@@ -353,7 +359,11 @@ class RidgeRegression(nn.Module):
         return positions.unsqueeze(0) if positions.ndim == 1 + len(event) else positions
 
     def _check_weights(self, weights: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        """Return weights (B, L), or raise ValueError."""
+        """Return weights (B, L) from weights (B, L) or (L,), or raise ValueError.
+
+        The values (B, L, E) have the shape that they must fit; where the mask (B, L) is False they
+        are not checked.
+        """
         check_real("weights", weights)
         check_shape("weights", weights, tuple(values.shape[:2]), tuple(values.shape[1:2]))
         weights = weights.expand(values.shape[:2])
@@ -370,7 +380,14 @@ class RidgeRegression(nn.Module):
         mask: Tensor | None = None,
         weights: Tensor | None = None,
     ) -> NormalEquations:
-        """Sum over observations."""
+        """Return the sums over observations, without a check, chunk by chunk.
+
+        Args:
+            positions: Shape (B or 1, L, *event).
+            values: Shape (B, L, E).
+            mask: True where observations take part (B, L). None: everywhere.
+            weights: How often each observation counts (B, L). None: once.
+        """
         batch, length, channels = values.shape
         basis, given = self.basis, self.chunk_size
         # Shared positions have one Gram matrix, but with weights each example has its own.
@@ -391,8 +408,8 @@ class RidgeRegression(nn.Module):
         self._has_fitted = True
         sample = slice(None, None, 1 + positions.shape[1] // _CHECKED)
         with torch.no_grad():
-            size = self.basis(positions[:, sample].double()).abs().amax(-1)
-        unreached = size < torch.finfo(torch.float32).tiny
+            largest = self.basis(positions[:, sample].double()).abs().amax(-1)
+        unreached = largest < torch.finfo(torch.float32).tiny
         if mask is not None:
             unreached = unreached.expand(mask[:, sample].shape)[mask[:, sample]]
         if unreached.any():
@@ -406,14 +423,19 @@ class RidgeRegression(nn.Module):
 
     @property
     def _factor(self) -> float | Literal["gcv"]:
-        """The factor of the penalty."""
+        """The factor of the ridge penalty or of the roughness."""
         return cast(float, self.penalty if self.smoothing is None else self.smoothing)
 
-    def _has_constant_design(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> bool:
+    def _can_fit_values(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> bool:
         """Return whether `_fit_values` is accurate and saves time for these observations.
 
         It takes one chunk, and at most gradients in the values: its products in float32 would make
         others inaccurate.
+
+        Args:
+            positions: Shape (B or 1, L, *event).
+            values: Shape (B, L, E).
+            mask: True where observations take part (B, L). None: everywhere.
         """
         tensors = chain((positions,), self.basis.parameters(), self.basis.buffers())
         if self._factor == "gcv" or any(x.requires_grad for x in tensors):
@@ -449,6 +471,7 @@ class RidgeRegression(nn.Module):
             matrix = torch.baddbmm(penalty, design.mT, design, beta=factor)
             if self.smoothing is not None:
                 constant = values.sum(1) / count
+                # The mean of the functions (B or 1, 1, N), and F less that.
                 mean = (design.sum(1) / count).unsqueeze(1)
                 # F may be centered, too, as values less their mean sum to 0. Then C does not change
                 # with the constant, whose gradient may be left out.
@@ -459,8 +482,8 @@ class RidgeRegression(nn.Module):
         return ValueFunction(self.basis, coefficients.to(dtype), factor, constant)
 
     def _solve(self, statistics: NormalEquations, dtype: torch.dtype) -> ValueFunction:
-        """Minimize the penalized sum of squares."""
-        statistics, constant, factor = self._prepare(statistics)
+        """Return the functions that minimize penalized sums of squares, without shape checks."""
+        statistics, constant, factor = self._centered(statistics)
         coefficients = self._solve_system(statistics, factor, statistics.cross)
         # Coefficients may cancel: rounded to half precision they would lose more than values do.
         dtype = torch.promote_types(dtype, torch.float32)
@@ -474,7 +497,7 @@ class RidgeRegression(nn.Module):
         $F K^{-1} y$ plus the offset. If there is a constant they sum to 1, as the fit reproduces
         constants; else the offset is 0.
         """
-        statistics, constant, factor = self._prepare(statistics)
+        statistics, constant, factor = self._centered(statistics)
         solved = self._solve_system(statistics, factor, right)
         if constant is None:
             return solved, torch.zeros_like(solved[:, 0])
@@ -482,10 +505,16 @@ class RidgeRegression(nn.Module):
         total = (statistics.sum_of_functions.unsqueeze(1) @ solved).squeeze(1)
         return solved, (1 - total) / statistics.num_observations.unsqueeze(-1)
 
-    def _prepare(
+    def _centered(
         self, statistics: NormalEquations
     ) -> tuple[NormalEquations, Tensor | None, Tensor | float]:
-        """Check sums; return sums of values less their mean, the mean (B, E), and the factor."""
+        """Check sums over observations, and center them.
+
+        Returns:
+            The sums with `cross` and `sum_of_squares` of the values less their mean; the mean
+            (B, E); and the factor of the penalty, a number or (B,). With a ridge penalty, which has
+            no constant, the sums stay as they are and the mean is None.
+        """
         if self.validate_args:
             check_finite("statistics.gram", statistics.gram, "finite")
             check_finite("statistics.cross", statistics.cross, "finite")
@@ -505,10 +534,10 @@ class RidgeRegression(nn.Module):
             return statistics, mean, gcv_penalty(statistics)
         # Substituting L'C for C, with L L' = S, makes the penalty a sum of squares, which
         # `gcv_penalty` minimizes: the Gram matrix becomes L^{-1} F'F L^{-T}.
-        factor = torch.linalg.cholesky_ex(self._penalty_matrix(gram))[0]
-        gram = torch.linalg.solve_triangular(factor, gram, upper=False).mT
-        gram = torch.linalg.solve_triangular(factor, gram, upper=False)
-        cross = torch.linalg.solve_triangular(factor, cross, upper=False)
+        lower = torch.linalg.cholesky_ex(self._penalty_matrix(gram))[0]
+        gram = torch.linalg.solve_triangular(lower, gram, upper=False).mT
+        gram = torch.linalg.solve_triangular(lower, gram, upper=False)
+        cross = torch.linalg.solve_triangular(lower, cross, upper=False)
         return statistics, mean, gcv_penalty(statistics._replace(gram=gram, cross=cross))
 
     def _solve_system(
@@ -522,13 +551,19 @@ class RidgeRegression(nn.Module):
         return solution
 
     def _check_count(self, count: Tensor) -> None:
-        """Raise ValueError unless every example has an observation."""
+        """Raise ValueError unless counts of observations (B, ...) are positive."""
         if self.validate_args:
             rule = "mask and weights must let at least one position of every example take part"
             require_all(count > 0, rule, count)
 
     def _check_pivots(self, cholesky: Cholesky, matrix: Tensor, factor: Tensor | float) -> None:
-        """Raise ValueError unless pivots exceed rounding errors of the largest numbers."""
+        """Raise ValueError unless pivots exceed rounding errors of the largest numbers.
+
+        Args:
+            cholesky: The factors of the matrices.
+            matrix: F'F + lambda S (S, N, N), S examples or one.
+            factor: lambda, for the message: a number, or (S,).
+        """
         if self.validate_args:
             # The largest number in a positive definite matrix is on its diagonal.
             pivots, largest = cholesky.least_pivot(), matrix.amax((-2, -1))
@@ -538,7 +573,10 @@ class RidgeRegression(nn.Module):
             require_all(pivots > rounding, rule, torch.zeros_like(pivots) + factor)
 
     def _penalty_matrix(self, like: Tensor) -> Tensor:
-        """Return the matrix S of the penalty (N, N): the roughness, or I for a ridge penalty."""
+        """Return the matrix S of the penalty (N, N): the roughness, or I for a ridge penalty.
+
+        The identity has the dtype and device of another tensor; the roughness is kept by the basis.
+        """
         if self.smoothing is None:
             return torch.eye(len(self.basis), dtype=like.dtype, device=like.device)
         return self.basis._keep(("roughness", self.domain), self._roughness)
@@ -565,7 +603,11 @@ def _default_basis(box: Box) -> GaussianRBF:
 
 
 def _range_of(basis: Basis, is_needed: bool) -> Box:
-    """Return the domain of a basis; () or ValueError if it is not bounded or not known."""
+    """Return the domain of a basis; if it is not bounded or not known, () unless it is needed.
+
+    Raises:
+        ValueError: It is needed.
+    """
     is_meta = any(x.is_meta for x in chain(basis.parameters(), basis.buffers()))
     if not is_meta and all(math.isfinite(high - low) for low, high in basis.domain):
         return basis.domain
@@ -603,7 +645,7 @@ def _checked_factor(name: str, factor: object) -> float | Literal["gcv"]:
 
 
 def _taking_part(mask: Tensor | None, key_padding_mask: Tensor | None) -> Tensor | None:
-    """Return where observations take part, from either mask."""
+    """Return where observations take part (B, L), or None for all, from one mask at most."""
     if key_padding_mask is None:
         return mask
     if mask is not None:

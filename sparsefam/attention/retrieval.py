@@ -77,7 +77,8 @@ def retrieve(
         raise ValueError(f"temperature must be positive and finite, got {temperature!r}")
     require_integer("steps", steps, 1, _MOST)
     for _ in range(steps):
-        # The constant of X changes a score by a number, which the density does not depend on.
+        # Weights (B, Lq, N) of the basis in q'X. The constant of X, which is left out, changes a
+        # score by a number, on which the density does not depend.
         weights = query @ function.coefficients.mT.to(query.dtype) / temperature
         density = rpm(BasisExpansion(weights, function.basis), alpha)
         query = function.expect(density)

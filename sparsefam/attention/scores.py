@@ -172,7 +172,7 @@ class AttentionScore(nn.Module):
         return contexts(density, basis, by_head, mode).transpose(1, 2)
 
     def _mode(self, observed: Observed) -> Mode:
-        """Return facts about the densities, by which rules of expectations are chosen."""
+        """Return facts about the densities, by which a rule for `contexts` is chosen."""
         return Mode(centers=self._centers())
 
     def _centers(self) -> tuple[float, float] | None:
@@ -187,7 +187,10 @@ class AttentionScore(nn.Module):
         return None
 
     def rebuild(self, basis: Basis) -> None:
-        """Compute a cache that all calls share, after parameters are made, moved or loaded."""
+        """Compute a cache that all calls share, after parameters are made, moved or loaded.
+
+        The basis is that of the layer's value functions.
+        """
 
 
 class _ScoreProjection(AttentionScore):
@@ -199,6 +202,7 @@ class _ScoreProjection(AttentionScore):
     def _make_parameters(self, dimensions: Dimensions, channels: int) -> None:
         """Make the weight (channels, embed_dim) and the bias (channels,) of the map."""
         self.heads = dimensions.num_heads
+        # Only its parameters are used: `forward` multiplies by them without autocast.
         linear = nn.Linear(dimensions.embed_dim, channels, **dimensions.factory)
         self.weight = linear.weight
         self.bias = linear.bias
@@ -242,10 +246,11 @@ class QuadraticScore(_ScoreProjection):
     def prepare(self, dimensions: Dimensions) -> None:
         """Make the parameters."""
         heads, ndim = dimensions.num_heads, len(dimensions.box)
+        # The batch shape of the densities of one query.
         self._counts = (heads,) if self.components is None else (heads, self.components)
         total = math.prod(self._counts)
         logits = 0 if self.components is None else total
-        # Log weights, locations, diagonals and lower triangles.
+        # Channels of log weights, locations, diagonals and lower triangles.
         self._sizes = [logits, total * ndim, total * ndim, total * (ndim * (ndim - 1) // 2)]
         self._make_parameters(dimensions, sum(self._sizes))
 
@@ -261,7 +266,7 @@ class QuadraticScore(_ScoreProjection):
             sigma = min(sigma, _OVERLAP * self.components ** (-1 / ndim))
             logits.copy_(_proximity(heads, centers).flatten())
             centers = centers.repeat(self.heads, 1)
-        # The inverses of the sigmoid and the softplus in `density`, at queries of zero.
+        # The inverses of the sigmoid and the softplus in `density`, where the query is 0.
         loc.copy_(centers.logit().flatten())
         diagonal.fill_(math.log(math.expm1(sigma - _LEAST_SIGMA)))
         for correlations in (triangle, self.weight.split(self._sizes)[-1]):
@@ -270,7 +275,7 @@ class QuadraticScore(_ScoreProjection):
     def density(
         self, projected: Tensor, alpha: Tensor | float, temperature: float, observed: Observed
     ) -> SparseDistribution:
-        """Return densities (B, heads, Lq) with parameters (B, Lq, channels)."""
+        """Return densities (B, heads, Lq) with the projected channels (B, Lq, channels)."""
         logits, *channels = projected.split(self._sizes, -1)
         counts, total, ndim = self._counts, math.prod(self._counts), len(self.box)
         loc, diagonal, triangle = (by_head(x, (*counts, x.shape[-1] // total)) for x in channels)
@@ -299,10 +304,11 @@ class QuadraticScore(_ScoreProjection):
 class _MeshScore(AttentionScore):
     """A score whose densities share quadrature nodes, which follow from a kernel or a basis.
 
-    The nodes are computed once if neither is learned, else in every call.
+    The nodes are computed once if neither is learned, else in every call. The `basis` of methods
+    is that of the value functions, which the nodes serve, too.
     """
 
-    _mesh: KernelMesh | None = None
+    _mesh: KernelMesh | None = None  # Kept by `rebuild`, unless nodes are found in every call
     most_alpha = 2.0
 
     def _functions(self, basis: Basis) -> tuple[object, FeatureMap]:
@@ -322,6 +328,7 @@ class _MeshScore(AttentionScore):
             self._mesh = None if self._mesh is None else self._mesh.to(like.device)
         else:
             mesh = self._find_mesh(basis)
+            # A mesh of learned functions has no matrix of their values.
             self._mesh = None if mesh.matrix is None else mesh
 
     def mesh(self, basis: Basis) -> KernelMesh | None:
@@ -332,10 +339,10 @@ class _MeshScore(AttentionScore):
         """
         mesh, (source, features) = self._mesh, self._functions(basis)
         modules = [x for x in (source, basis) if isinstance(x, nn.Module)]
-        learned = any(x.requires_grad for module in modules for x in module.parameters())
+        are_learned = any(x.requires_grad for module in modules for x in module.parameters())
         if self._like(basis).is_meta:
             return mesh
-        if mesh is not None and not learned:
+        if mesh is not None and not are_learned:
             is_checked = Distribution._validate_args and branches_allowed()
             if not is_checked or mesh.has(features):
                 return mesh
@@ -437,7 +444,7 @@ class KernelScore(_MeshScore, _ScoreProjection):
     def density(
         self, projected: Tensor, alpha: Tensor | float, temperature: float, observed: Observed
     ) -> SparseDistribution:
-        """Return densities (B, heads, Lq) with weights (B, Lq, heads * I)."""
+        """Return densities (B, heads, Lq) with the projected weights (B, Lq, heads * I)."""
         weights = by_head(projected / temperature, (self.heads, len(self.inducing_points)))
         score = KernelExpansion(weights, self._points(), self.kernel)
         base = uniform_box(*ends(self.box, self.inducing_points))
@@ -451,6 +458,7 @@ class KernelScore(_MeshScore, _ScoreProjection):
         return torch.maximum(torch.minimum(points, high), low)
 
     def _functions(self, basis: Basis) -> tuple[object, FeatureMap]:
+        """Return the kernel, and its functions at the inducing points, which are checked."""
         points, (low, high) = self._points(), ends(self.box, self.inducing_points)
         moved = (self.inducing_points.detach().reshape(points.shape) - points).abs()
         rule = f"in the domain {self.box}"
@@ -459,6 +467,7 @@ class KernelScore(_MeshScore, _ScoreProjection):
         return self.kernel, KernelFeatures(points, self.kernel)
 
     def _like(self, basis: Basis) -> Tensor:
+        """Return the inducing points, whose device and dtype, float32 at least, densities have."""
         return self.inducing_points
 
 
@@ -469,7 +478,15 @@ def _kernel_density(
     mesh: KernelMesh | None,
     normalization: Literal["inside", "outside"] = "inside",
 ) -> SparseDistribution:
-    """Return the densities of scores relative to a base: `KernelExp` if alpha is the number 1."""
+    """Return the densities of scores: `KernelExp` if alpha is the number 1.
+
+    Args:
+        score: An expansion in a kernel or a basis, (B, heads, Lq).
+        base: The base, one density for each dimension.
+        alpha: A number, or a tensor that broadcasts to (B, heads, Lq).
+        mesh: Quadrature nodes; None to find them.
+        normalization: As in `KernelDeformedExp`.
+    """
     if not isinstance(alpha, Tensor) and alpha == 1:
         return KernelExp.from_score(score, base, mesh=mesh)
     return KernelDeformedExp.from_score(score, base, alpha, normalization, mesh=mesh)
@@ -510,7 +527,10 @@ class DiscreteScore(AttentionScore):
         temperature: float,
         mask: AttentionMask,
     ) -> Tensor:
-        """Return weights (B, heads, Lq, L), exactly zero where masked."""
+        """Return weights (B, heads, Lq, L), exactly zero where masked.
+
+        The queries and keys are as `forward` returns them.
+        """
         queries, keys = projected
         scores, bias = (queries / temperature) @ keys.mT, mask.added(queries.dtype)
         return rpm(Finite(scores if bias is None else scores + bias), alpha).probs
@@ -523,9 +543,10 @@ class DiscreteScore(AttentionScore):
         mask: AttentionMask,
         values: Tensor,
     ) -> Tensor:
-        """Return means (B, heads, Lq, F) of values (B, heads, L, F) by these weights.
+        """Return means (B, heads, Lq, F) of values (B, heads, L, F), with the weights of `weights`.
 
-        Shared values have 1 in place of B or heads. Means are summed in their dtype.
+        Values that examples or heads share have 1 in place of B or heads. Sums are taken in the
+        dtype of the values.
         """
         queries, keys = projected
         require_finite_index(alpha, queries.shape[:-1])
@@ -546,7 +567,10 @@ class MomentScore(DiscreteScore):
         temperature: float,
         observed: Observed,
     ) -> SparseDistribution:
-        """Return densities (B, heads, Lq) with the moments of the observed positions."""
+        """Return densities (B, heads, Lq) with the moments of the observed positions.
+
+        The projected queries and keys give the discrete weights of the positions.
+        """
         positions, mask = cast(Tensor, observed.positions), cast(AttentionMask, observed.mask)
         ndim, dtype = len(self.box), projected[0].dtype
         low, high = ends(self.box, positions.double())
@@ -601,10 +625,13 @@ class ContentScore(_MeshScore, DiscreteScore):
         return _kernel_density(score, base, alpha, self.mesh(observed.basis))
 
     def _functions(self, basis: Basis) -> tuple[object, FeatureMap]:
+        """Return the basis, and its functions, which key functions combine."""
         return basis, BasisFeatures(basis)
 
     def _like(self, basis: Basis) -> Tensor:
-        # Quantized projections have no parameters.
+        """Return a tensor of the dtype and device of densities: a parameter, float32 at least."""
+        # Quantized projections have no parameters: then a tensor of the basis is taken, and if it
+        # has none, an empty one of torch's default dtype.
         tensors = chain(self.parameters(), basis.buffers(), basis.parameters())
         floating = [x for x in tensors if x.is_floating_point()]
         return to_single([*floating, torch.empty(0)][0])
@@ -613,7 +640,10 @@ class ContentScore(_MeshScore, DiscreteScore):
 def density_of_moments(
     mean: Tensor, covariance: Tensor, alpha: Tensor | float
 ) -> SparseDistribution:
-    """Return elliptical densities (...) with means (..., D) and covariances (..., D, D)."""
+    """Return elliptical densities (...) with means (..., D) and covariances (..., D, D).
+
+    They are normal if alpha is the number 1, else beta-Gaussian; a tensor broadcasts to (...).
+    """
     is_normal = not isinstance(alpha, Tensor) and alpha == 1
     if mean.shape[-1] > 1:
         if is_normal:
@@ -628,7 +658,10 @@ def density_of_moments(
 def _match_moments(
     mean: Tensor, covariance: Tensor, box: Box, alpha: Tensor | float
 ) -> SparseDistribution:
-    """Return densities (...) with means (..., D) and, above a floor, covariances (..., D, D)."""
+    """Return densities (...) with given means (..., D) and covariances (..., D, D) above a floor.
+
+    A floor, relative to the domain, is the least variance in 1-D, and else added to the diagonal.
+    """
     low, high = ends(box, mean)
     floor = (_LEAST_SIGMA * (high - low)).square()
     if len(box) == 1:
@@ -642,7 +675,7 @@ def _match_moments(
 
 
 def init_linear(projection: nn.Linear, gain: float = 1.0) -> None:
-    """Draw weights like `torch.nn.MultiheadAttention`."""
+    """Draw weights like `torch.nn.MultiheadAttention`, times a gain, and set the bias to zero."""
     nn.init.xavier_uniform_(projection.weight, gain)
     if projection.bias is not None:
         nn.init.zeros_(projection.bias)
@@ -673,7 +706,10 @@ def initial_centers(count: int, ndim: int) -> Tensor:
 
 
 def _proximity(centers: Tensor, points: Tensor) -> Tensor:
-    """Return proximities (heads, n) of points (n, D) to centers (heads, D), from 0 to 1."""
+    """Return proximities (heads, n) of points (n, D) to centers (heads, D), from 0 to 1.
+
+    Both are fractions of the domain; the proximity is a Gaussian of their distance.
+    """
     distance = (centers.unsqueeze(1) - points) / _FIRST_SIGMA
     return torch.exp(-0.5 * distance.square().sum(-1))
 
@@ -705,6 +741,7 @@ def _inducing_points(points: Tensor | int, box: Box) -> Tensor:
             f"points must be a tensor, or a positive integer to the power ndim={ndim}, "
             f"got {points!r}"
         )
+    # A grid of one point begins, and ends, in the middle.
     sides = [(low if count > 1 else (low + high) / 2, high) for low, high in box]
     return torch.cartesian_prod(
         *(torch.linspace(*side, count, dtype=torch.float64) for side in sides)

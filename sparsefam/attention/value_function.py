@@ -97,12 +97,19 @@ class ValueFunction:
             )
         if self.constant is None:
             return values
+        # (B, 1, ..., 1, E)
         shape = [len(self.constant), *[1] * (values.ndim - 2), self.constant.shape[1]]
         return values + self.constant.to(values.dtype).reshape(shape)
 
 
 def features_of(density: SparseDistribution, basis: Basis, batch: int) -> Tensor:
-    """Return expectations (B or 1, ..., N) of the basis, or raise ValueError."""
+    """Return expectations (B or 1, ..., N) of the basis, or raise ValueError.
+
+    Args:
+        density: Any distribution with `expect`, of batch shape (B or 1, ...).
+        basis: The N functions.
+        batch: B, the number of value functions.
+    """
     if not callable(getattr(density, "expect", None)):
         raise ValueError(f"density must have expectations, got {density!r}")
     features: Tensor = density.expect(basis)

@@ -72,33 +72,37 @@ _LEAST_RANGE = 2.0**-40
 
 
 class PointTree(NamedTuple):
-    """Points (m, D), divided by standard deviations (D,), in a tree."""
+    """A search tree of points (m, D), by which distances to the nearest of them are computed."""
 
-    scale: Floats
-    tree: cKDTree
+    scale: Floats  # Units of the columns (D,), by which points and locations are divided
+    tree: cKDTree  # Of the divided points
 
     @classmethod
     def in_support(cls, density: SparseDistribution) -> "PointTree":
-        """Return the nodes of a kernel density at which it is positive."""
+        """Return the nodes of a kernel density at which it is positive.
+
+        The units are the standard deviations of the density. A mixture has the nodes of all its
+        components.
+        """
         nodes = torch.cat([p.mesh.nodes for p in getattr(density, "components", [density])])
         nodes = nodes[density.log_prob(nodes) > -torch.inf]
         scale = density.variance.sqrt().numpy()
         return cls(scale, cKDTree(nodes.numpy() / scale))
 
     def box(self, margin: float) -> tuple[Floats, Floats]:
-        """Return corners (D,), (D,) of a box around the points, with a margin."""
+        """Return corners (D,), (D,) of a box around the points, with a margin in their units."""
         return (self.tree.mins - margin) * self.scale, (self.tree.maxes + margin) * self.scale
 
     def distance(self, x: Tensor) -> Floats:
-        """Return the distances (n,) of observations (n, D) from the nearest point."""
+        """Return the distances (n,) of observations (n, D) from the nearest point, in the units."""
         return self.tree.query(x.numpy() / self.scale)[0]
 
 
 class DensityEstimator(OutlierMixin, DensityMixin, BaseEstimator):  # type: ignore[misc]
-    """An estimator with a `density_` of the columns of the data, of numbers if there is one."""
+    """A base class of estimators, whose `fit` sets the density of the columns of data."""
 
-    density_: SparseDistribution
-    offset_: float
+    density_: SparseDistribution  # Of numbers if there is one column, else of vectors
+    offset_: float  # A log density, for `decision_function`
 
     @property
     def support_(self) -> Floats:
@@ -203,6 +207,7 @@ def distance_from(p: SparseDistribution, x: Tensor) -> Floats:
     if p.event_shape:
         return PointTree.in_support(p).distance(x)
     low, high = intervals_of(p).T
+    # Distances from each interval (n, J), negative inside and set to 0; the nearest one counts.
     return torch.maximum(low - x, x - high).clamp_min(0).amin(-1).numpy()
 
 
@@ -214,9 +219,13 @@ def chunks(*data: Tensor, size: int = _CHUNK) -> Iterator[tuple[Tensor, ...]]:
 def reduced(
     reduce: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], x: Tensor, weight: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Reduce data (n, D) with weights (n,) chunk by chunk, each with all that was kept before.
+    """Reduce data to fewer rows, chunk by chunk, without having all of them in one call.
 
-    `reduce` returns some of its rows and weights, as many as it must keep to reduce further data.
+    Args:
+        reduce: From rows and weights to the rows that are kept, and their weights. It is called
+            with each chunk below the rows that were kept from the chunks before.
+        x: Rows (n, D).
+        weight: Their weights (n,).
     """
     kept = x.new_empty(0, x.shape[1]), weight.new_empty(0)
     for chunk in chunks(x, weight, size=_SORTED):
@@ -228,25 +237,34 @@ def merged(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return the distinct rows of data (n, D), in lexicographic order, and their total weights."""
 
     def merge(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the distinct rows of a chunk, and their weights."""
         # The last key of `lexsort` comes first. Equal rows are then next to each other.
         order = torch.from_numpy(np.lexsort(x.numpy().T[::-1]))
         x, weight = x[order], weight[order]
-        first = pad((x[1:] != x[:-1]).any(1), (1, 0), value=True)
-        values = x[first]
-        return values, torch.zeros_like(values[:, 0]).index_add(0, first.cumsum(0) - 1, weight)
+        is_first = pad((x[1:] != x[:-1]).any(1), (1, 0), value=True)
+        values = x[is_first]
+        # The index of each row's value among the distinct ones.
+        index = is_first.cumsum(0) - 1
+        return values, torch.zeros_like(values[:, 0]).index_add(0, index, weight)
 
     return reduced(merge, x, weight)
 
 
-def rounding_of(x: Tensor) -> Tensor:
-    """Return the unit (D,) to which columns are rounded, and their number of whole numbers (D,).
+def rounding_of(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the units to which columns are rounded, and the numbers of distinct whole numbers.
 
-    The unit is 1 for counts, and 0 if a column is not rounded. A column is taken for rounded if
-    each value occurs three times on average. The unit is the usual distance of a tied observation
-    from the nearest other value with ties. The number is 0 unless a rounded column has whole
-    numbers only.
+    A column is taken for rounded if each value occurs three times or more on average. The unit is
+    the usual distance of a tied observation from the nearest other value with ties: for counts,
+    mostly 1.
+
+    Args:
+        x: Observations (n, D).
+
+    Returns:
+        The units (D,), 0 for columns that are not rounded. The numbers (D,) of distinct values in
+        rounded columns of whole numbers only, else 0: if there are few, values may be categories.
     """
-    rounding = x.new_zeros(2, x.shape[1])
+    unit, num_whole = x.new_zeros(x.shape[1]), x.new_zeros(x.shape[1])
     for d, column in enumerate(x.T):
         ordered = torch.from_numpy(np.sort(column.numpy()))
         is_last = pad(ordered[1:] != ordered[:-1], (0, 1), value=True)
@@ -255,7 +273,7 @@ def rounding_of(x: Tensor) -> Tensor:
         # Distinct values, and how often each occurs: the distance between ends of runs.
         (end,) = torch.nonzero(is_last, as_tuple=True)
         values, counts = ordered[end], end.diff(prepend=end.new_tensor([-1]))
-        rounding[1, d] = len(values) * bool((values.frac() == 0).all())
+        num_whole[d] = len(values) * bool((values.frac() == 0).all())
         # A value that occurs once may be an outlier, or not rounded.
         values, counts = values[counts > 1], counts[counts > 1]
         if len(values) > 1:
@@ -263,8 +281,8 @@ def rounding_of(x: Tensor) -> Tensor:
             nearest = torch.minimum(torch.cat([gap[:1], gap]), torch.cat([gap, gap[-1:]]))
             # The weighted median: half of the tied observations are at most so far from another.
             nearest, order = nearest.sort()
-            rounding[0, d] = nearest[int((2 * counts[order].cumsum(0) < counts.sum()).sum())]
-    return rounding
+            unit[d] = nearest[int((2 * counts[order].cumsum(0) < counts.sum()).sum())]
+    return unit, num_whole
 
 
 def as_events(x: Tensor) -> Tensor:
@@ -299,7 +317,7 @@ def bandwidth_of(bandwidth: ArrayLike | None, dim: int) -> Tensor | None:
 def bounds_of(bounds: Bounds, x: Tensor) -> Tensor:
     """Return the bounds (D, 2) of each column of x (n, D), infinite where there are none."""
     dim, given = x.shape[1], _array("bounds", (None, None) if bounds is None else bounds)
-    # NaN must not pass for a bound that is left out.
+    # NaN, the only number that differs from itself, must not pass for a bound that is left out.
     has_nan = any(end != end for end in np.ravel(np.array(bounds, dtype=object)))
     fits = given.shape in ((2,), (dim, 2)) and not has_nan
     # None has become NaN, no bound.
@@ -321,8 +339,9 @@ def support_of(base: Base, x: Tensor) -> Tensor:
     factors = list(base) if isinstance(base, Sequence) else [base]
     if len(factors) != x.shape[1]:
         raise ValueError(f"base must have a distribution for each of {x.shape[1]} columns: {base}")
-    names = {"lower_bound": -math.inf, "upper_bound": math.inf}
-    ends = [[float(getattr(p.support, n, end)) for n, end in names.items()] for p in factors]
+    # A support without an end has no attribute for it.
+    infinite = {"lower_bound": -math.inf, "upper_bound": math.inf}
+    ends = [[float(getattr(p.support, n, end)) for n, end in infinite.items()] for p in factors]
     limits = x.new_tensor(ends)
     if not ((limits[:, 0] <= x) & (x <= limits[:, 1])).all():
         raise ValueError(f"X must be inside the support of the base {base}, got values outside")
@@ -365,6 +384,7 @@ class Columns(NamedTuple):
         total = weight.sum()
 
         def mean_of(f: Callable[[Tensor], Tensor]) -> Tensor:
+            """Return the weighted mean (D,) of a function of rows (m, D) that keeps their shape."""
             means = [w / total @ f(rows) for rows, w in chunks(x, weight)]
             return torch.stack(means).sum(0)
 
@@ -381,9 +401,17 @@ def inducing_points(
     bounds: "tuple[float, float] | Tensor",
     random_state: Seed,
 ) -> Tensor:
-    """Return inducing points (I, D) that are given, or choose their number or the default one.
+    """Return inducing points (I, D).
 
-    In 1-D they are evenly spaced, else observations chosen by k-means++.
+    Unless locations are given, in 1-D they are evenly spaced, else observations chosen by
+    k-means++.
+
+    Args:
+        given: Locations (I,) or (I, D), or their number I; None is 100, 150 or 200, by dimension.
+        x: Observations (n, D).
+        columns: Their ranges and moments.
+        bounds: Ends (low, high) of the first column, beyond which there are no points in 1-D.
+        random_state: Seed of k-means++.
     """
     dim = x.shape[1]
     if given is None:

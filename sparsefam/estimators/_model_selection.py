@@ -38,12 +38,17 @@ def best_of(
     a smaller penalty makes up for a wide one. For kernels, therefore, the difference between
     the bias corrections of a candidate and of the best one so far is multiplied by a factor.
 
+    Args:
+        candidates: The smoothest one first. The search ends after two in a row that are not better.
+        attempt: From a candidate to its fit. ValueError of any but the first ends the search.
+        factor: 1 compares the criteria as they are.
+
     References:
         Gu and Wang (2003), Penalized likelihood density estimation: direct cross-validation and
         scalable approximation. Statistica Sinica 13. R's gss multiplies the correction by 1.4.
     """
     first, *others = candidates
-    best, worse = attempt(first), 0
+    best, num_worse = attempt(first), 0
     for candidate in others:
         try:
             fit = attempt(candidate)
@@ -54,10 +59,10 @@ def best_of(
         change = fit.criterion - best.criterion
         correction = change - (fit.loss - best.loss)
         if change + (factor - 1) * max(correction, 0.0) < 0:
-            best, worse = fit, 0
+            best, num_worse = fit, 0
         else:
-            worse += 1
-        if worse == _PATIENCE:
+            num_worse += 1
+        if num_worse == _PATIENCE:
             break
     return best
 
@@ -73,12 +78,20 @@ def best_penalty(
 
     Each fit starts from the last one.
 
+    Args:
+        objective: The loss of one kernel and alpha.
+        penalties: Factors of the squared norm that are tried in this order.
+        tol: As for `minimize`, but not below 1e-5, as fits are only compared.
+        max_iter: Greatest number of Newton steps of a fit, at most 40.
+        report: Called after each fit, for a progress bar.
+
     Raises:
         ValueError: The nodes do not resolve the density, even with the largest penalty.
     """
     start = torch.zeros_like(objective.first)
 
     def attempt(penalty: float) -> Fit:
+        """Return the fit of a penalty; raise ValueError unless the nodes resolve its density."""
         nonlocal start
         fit = objective.minimum(start, penalty, max(tol, _ROUGH), min(max_iter, _ROUGH_STEPS))
         start = fit.minimum.x
@@ -112,7 +125,8 @@ def held_out_loss(
         weight: Their weights (n,). Sums are weighted, and n is the effective number.
     """
     objective = fit.objective
-    # Weighted means of p(x_i), and of its derivative along H^-1 (phi(x_i) - mean).
+    # Weighted means of p(x_i), and of its derivative along H^-1 (phi(x_i) - mean), by which p(x_i)
+    # falls, over n, if x_i is left out.
     height, moved = x.new_zeros(()), x.new_zeros(())
     for rows, w in chunks(x, weight):
         phi = objective.features(rows)
@@ -125,8 +139,8 @@ def held_out_loss(
         step = torch.cholesky_solve((phi - objective.mean).T, fit.minimum.factor).T
         height = height + w @ prob / objective.weight
         moved = moved + w @ (slope * step).sum(1) / objective.weight
-    change = moved / objective.observations - height
-    return float(p.expect(p.prob)) + 2 * float(change)
+    held_out = height - moved / objective.observations  # The mean of p_{-i}(x_i)
+    return float(p.expect(p.prob)) - 2 * float(held_out)
 
 
 def quadratic_score(estimator: Any, X: ArrayLike, y: object = None) -> float:

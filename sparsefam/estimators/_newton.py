@@ -61,6 +61,12 @@ def minimize(
     They end when a step promises a decrease below `tol`, relative to values above 1: half the
     squared Newton decrement, which is the whole decrease of a quadratic function.
 
+    Args:
+        evaluate: The function at points x (R,): inf, with any slope, off its domain.
+        start: A point (R,) at which the function is finite.
+        tol: The least decrease for which a step is taken.
+        max_iter: The greatest number of steps.
+
     References:
         Boyd and Vandenberghe (2004), Convex Optimization, section 9.5.
     """
@@ -74,6 +80,8 @@ def minimize(
         if decrease < tol * max(1.0, abs(at.value)) or steps == max_iter:
             break
         moved = evaluate(x + step)
+        # The step is shortened to `size` times its length until the function falls by a fraction
+        # of 2 size decrease, by which a linear function with this slope would fall.
         bound = at.value + _ROUNDING * abs(at.value)
         while not moved.value <= bound - 2 * _ARMIJO * size * decrease and size > _SHORTEST:
             size *= _shortening(moved.value - at.value, 2 * size * decrease)
@@ -117,20 +125,26 @@ class Cells:
     limits: Tensor  # Bounds of each column (D, 2), at which cells end; infinite if there are none
 
     def ends(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the ends of the cells of observations (n, D)."""
+        """Return the lower and the upper ends (n, D) of the cells of observations (n, D)."""
         low, high = self.limits.T
         return torch.maximum(x - self.unit / 2, low), torch.minimum(x + self.unit / 2, high)
 
     def mean(self, f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """Return the means of smooth functions over the cells of observations (n, D).
+        """Return the means (n, ...) of smooth functions over the cells of observations (n, D).
 
-        Gauss's rule has four nodes for one rounded column, and two for each of several.
+        Gauss's rule has four nodes for one column, and two for each of several. Along columns that
+        are not rounded its only node is the observation.
+
+        Args:
+            f: From locations (n, D) to values (n, ...).
+            x: Observations (n, D).
         """
         low, high = self.ends(x)
         nodes, weights = leggauss(4 if len(self.unit) == 1 else 2)
         rule = list(zip(nodes.tolist(), (weights / 2).tolist(), strict=True))
         total = x.new_zeros(())
         for pairs in itertools.product(*(rule if unit else [(0.0, 1.0)] for unit in self.unit)):
+            # A node of the product rule in [-1, 1]^D, and the weights whose product it has.
             position, factors = zip(*pairs, strict=True)
             nodes_in_cells = (low + high) / 2 + (high - low) / 2 * x.new_tensor(position)
             total = total + math.prod(factors) * f(nodes_in_cells)
@@ -153,7 +167,7 @@ class Objective:
     kernel: Kernel
     points: Tensor  # Inducing points (I, D)
     mixing: Tensor  # Matrix from coefficients to kernel weights, (I, R)
-    axis: ChebyshevMesh | None  # Of numbers: where the functions are polynomials between nodes
+    axis: ChebyshevMesh | None  # In one dimension: intervals on which functions are polynomials
     measure: Tensor  # Weights of nodes (Q,)
     on_nodes: Tensor  # The functions at the nodes (Q, R)
     finer: Tensor  # Weights of twice as many nodes along each axis (Q',)
@@ -176,9 +190,16 @@ class Objective:
         x: Tensor,
         weight: Tensor,
     ) -> "Objective":
-        """Evaluate the functions at the nodes of a density, and at data (n, D).
+        """Evaluate the functions at the nodes of a density, and at data.
 
-        The nodes of p resolve the kernels.
+        Args:
+            alpha: Entropic index.
+            kernel: The kernel.
+            points: Inducing points (I, D).
+            p: A density with this kernel and these points, whose nodes resolve the kernel.
+            cells: Of rounded observations.
+            x: Observations (n, D).
+            weight: Their weights (n,).
         """
         mesh = p.mesh
         if len(mesh.axes) == 1:
@@ -198,7 +219,7 @@ class Objective:
             return features
 
         total, squares = torch.stack([weight.sum(), weight @ weight])
-        none = mixing.new_zeros(0)
+        later = mixing.new_zeros(0)  # In place of the sums over data, which `sums_over` returns
         without_data = cls(
             alpha,
             kernel,
@@ -212,21 +233,25 @@ class Objective:
             cells,
             total,
             squares,
-            none,
-            none,
+            later,
+            later,
         )
         first, second = without_data.sums_over(x, weight)
         return replace(without_data, first=first, second=second)
 
     def sums_over(self, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the weighted sums of the functions at data (n, D), (R,), and of products, (R, R).
+        """Return weighted sums over data: of the functions (R,), and of their products (R, R).
 
         In one dimension the data become weights of the nodes between which the functions are
         polynomials. Functions are evaluated at rounded data, vectors and data beyond the nodes.
+
+        Args:
+            x: Observations (n, D).
+            weight: Their weights (n,).
         """
         nodal = torch.zeros_like(self.measure)  # Weights of nodes for sums over the data
         first = nodal.new_zeros(self.on_nodes.shape[1])
-        second = torch.outer(first, first)
+        second = torch.outer(first, first)  # Zeros (R, R)
         if self.cells.unit.all():
             x, weight = merged(x, weight)
         for rows, w in chunks(x, weight):
@@ -236,6 +261,7 @@ class Objective:
                 # so many nodes that holds for products of two functions, too.
                 cell, coefficients = self.axis.shares(rows[near, 0])
                 masses = (w[near].unsqueeze(-1) * coefficients).T
+                # Through a view of `nodal`: nodes of a cell by cells.
                 nodal.reshape(self.axis.order, -1).index_add_(1, cell, masses)
                 rows, w = rows[~near], w[~near]
             if len(rows):
@@ -260,13 +286,13 @@ class Objective:
         return kernel_matrix(self.kernel, self.points, x).T @ self.mixing
 
     def _normalized(self, c: Tensor, tangent: "Tangent | None" = None) -> "Normalized":
-        """Normalize the density of coefficients (R,) at the nodes.
+        """Return the density of coefficients c (R,) at the nodes, with its normalizer.
 
         A tangent of the normalizer at other coefficients gives a lower bound to start from.
         """
         scores, eps = self.on_nodes @ c, self.alpha - 1
         power, top = Power(eps), scores.amax()
-        # From here on relative to the top, as is the level: A is level + top.
+        # From here on scores and the level are relative to the top: A is level + top.
         relative, measure = scores - top, self.measure
 
         def sums(level: Tensor) -> tuple[Tensor, Tensor]:
@@ -278,10 +304,11 @@ class Objective:
             level = torch.logsumexp(relative + measure.log(), 0)
         else:
             if tangent is None:
+                # Each node as a subinterval of its own, of one density: (1, Q, 1).
                 low = lower_bound(relative.reshape(1, -1, 1), measure.reshape(1, -1, 1), eps)
             else:  # A is convex, so that its tangent is below.
                 low = (tangent.level + tangent.center @ (c - tangent.c) - top).reshape(1)
-            level = newton_from_below(sums, low, eps, _MOST_STEPS, _NEAR, True)
+            level = newton_from_below(sums, low, eps, _MOST_STEPS, _NEAR, readable=True)
         # The pair is the density p and its escort p^(2 - alpha), the derivative of p in the score.
         weights, escort = (measure * v for v in power.pair(relative - level))
         # Differentiating the mass 1 gives the gradient of A: the mean under p^(2 - alpha).
@@ -291,7 +318,10 @@ class Objective:
     def evaluate(
         self, c: Tensor, penalty: float, tangent: "Tangent | None" = None
     ) -> tuple[Evaluation, "Tangent"]:
-        """Evaluate the penalized loss at coefficients (R,), and the tangent of the normalizer."""
+        """Evaluate the penalized loss at coefficients c (R,), and the tangent of the normalizer.
+
+        A tangent at other coefficients saves steps of the search for the normalizer.
+        """
         density = self._normalized(c, tangent)
         escort, center = density.escort, density.tangent.center
         mean = density.weights @ self.on_nodes
@@ -301,6 +331,7 @@ class Objective:
         value = conjugate - self.mean @ c + penalty / 2 * (c @ c)
 
         def hessian() -> Tensor:
+            """Return the Hessian (R, R) of the penalized loss."""
             # The covariance of the functions under p^(2 - alpha), times the mass of that.
             matrix = torch.outer(center, -center * escort.sum())
             for w, phi in zip(escort.split(_NODES), self.on_nodes.split(_NODES), strict=True):
@@ -314,8 +345,15 @@ class Objective:
         return Evaluation(float(value), mean - self.mean + penalty * c, hessian), density.tangent
 
     def minimum(self, start: Tensor, penalty: float, tol: float, max_iter: int) -> "Fit":
-        """Minimize the loss from coefficients (R,) until a step promises a decrease below `tol`."""
-        tangent: Tangent | None = None
+        """Return the minimum of the penalized loss, and estimates of its loss for new data.
+
+        Args:
+            start: Coefficients (R,).
+            penalty: The factor of half the squared norm.
+            tol: As for `minimize`.
+            max_iter: As for `minimize`.
+        """
+        tangent: Tangent | None = None  # Of the last evaluation, from which the next one starts
 
         def evaluate(c: Tensor) -> Evaluation:
             nonlocal tangent
@@ -342,7 +380,7 @@ class Tangent(NamedTuple):
     """The normalizer A at coefficients, and its gradient."""
 
     c: Tensor  # (R,)
-    level: Tensor  # A (1,)
+    level: Tensor  # A, one number
     center: Tensor  # Means of the functions under the escort p^(2 - alpha), normalized (R,)
 
 

@@ -157,10 +157,10 @@ class BetaGaussianDensity(DensityEstimator):
         self.n_iter_ = 0
         if self.method == "moments":
             self.alpha_ = _by_kurtosis(moments) if alpha is None else alpha
-            matrix = _by_moments(data.shape[1], self.alpha_)
+            affine = _by_moments(data.shape[1], self.alpha_)
         else:
-            self.alpha_, matrix = self._by_likelihood(moments, alpha, tol, self.max_iter)
-        self.density_ = _density(moments, matrix, self.alpha_)
+            self.alpha_, affine = self._by_likelihood(moments, alpha, tol, self.max_iter)
+        self.density_ = _density(moments, affine, self.alpha_)
         self._set_offset(torch.from_numpy(data[weight > 0]))
         if alpha is None and self.alpha_ == 1:
             warnings.warn(
@@ -174,14 +174,17 @@ class BetaGaussianDensity(DensityEstimator):
     def _by_likelihood(
         self, moments: _Moments, alpha: float | None, tol: float, max_iter: int
     ) -> tuple[float, Tensor]:
-        """Return alpha, and the affine map of its support onto the unit ball."""
+        """Return alpha, and the map (A, b), (D, D + 1), from whitened data to z = A w - b.
+
+        It takes the support onto the unit ball. The alpha is chosen if it is None.
+        """
         if alpha is not None and alpha > _STEEPEST:
             raise ValueError(
                 f"alpha must be at most {_STEEPEST:.2g} for method='likelihood', got {alpha}"
             )
         alpha = _likeliest_alpha(moments, tol, max_iter) if alpha is None else alpha
         if alpha == 1:
-            return alpha, _by_moments(moments.mean.numel(), alpha)
+            return alpha, _by_moments(moments.mean.numel(), alpha)  # the normal density
         fit = _most_likely(moments, alpha, tol, max_iter)
         self.n_iter_ = fit.steps
         if fit.decrease >= self.tol:
@@ -191,9 +194,13 @@ class BetaGaussianDensity(DensityEstimator):
                 ConvergenceWarning,
                 stacklevel=4,
             )
-        return alpha, _matrix(fit.x, moments.mean.numel())
+        return alpha, _affine_map(fit.x, moments.mean.numel())
 
     def _distance(self, x: Tensor) -> Floats:
+        """Return distances (n,) of observations (n, D) from the support.
+
+        In several dimensions the unit is the ellipsoid's radius in the observation's direction.
+        """
         p = self.density_
         if not p.event_shape:
             return super()._distance(x)
@@ -209,7 +216,7 @@ class BetaGaussianDensity(DensityEstimator):
 
 
 def _likeliest_alpha(moments: _Moments, tol: float, max_iter: int) -> float:
-    """Return the alpha of greatest likelihood from 1 to 2."""
+    """Return the alpha of greatest likelihood from 1 to 2; `tol`, `max_iter` are for each fit."""
     dim = moments.mean.numel()
 
     def loss(alpha: float) -> float:
@@ -219,7 +226,7 @@ def _likeliest_alpha(moments: _Moments, tol: float, max_iter: int) -> float:
         constant = math.lgamma(m + 1 + dim / 2) - math.lgamma(m + 1) - dim / 2 * math.log(math.pi)
         return _most_likely(moments, alpha, tol, max_iter).value - constant
 
-    # The loss of the standard normal density is its entropy, since whitened data have its moments.
+    # The loss of the normal density is its entropy, since whitened data have its moments.
     normal = dim / 2 * (1 + np.log(2 * np.pi))
     # In 1/alpha the search is bounded, with room near the normal density.
     best = minimize_scalar(
@@ -233,15 +240,18 @@ def _likeliest_alpha(moments: _Moments, tol: float, max_iter: int) -> float:
     return 2.0 if loss(2.0) <= best.fun else float(1 / best.x)
 
 
-def _matrix(free: Tensor, dim: int) -> Tensor:
-    """Return (A, b), (D, D + 1), from the entries of A on and below the diagonal, and of b."""
+def _affine_map(free: Tensor, dim: int) -> Tensor:
+    """Return (A, b), (D, D + 1), with A lower triangular, from its free entries row by row.
+
+    These are, in each row, the entries of A up to the diagonal, and the entry of b.
+    """
     mask = torch.ones(dim, dim + 1, dtype=torch.bool).tril()
     mask[:, -1] = True
     return free.new_zeros(dim, dim + 1).masked_scatter(mask, free)
 
 
 def _most_likely(moments: _Moments, alpha: float, tol: float, max_iter: int) -> Minimum:
-    r"""Maximize the likelihood over supports by Newton's method.
+    r"""Maximize the likelihood over supports by Newton's method; `tol`, `max_iter` as `minimize`.
 
     In $z = A x - b$, A lower triangular, the support is the unit ball. Minus the log-likelihood,
 
@@ -249,18 +259,25 @@ def _most_likely(moments: _Moments, alpha: float, tol: float, max_iter: int) -> 
 
     up to a constant, is convex in A and b together: the logarithmic barrier of the ellipsoids that
     contain the whitened data x (n, D). Its minimum is reached from any ellipsoid around them.
+
+    Returns:
+        The minimum in the free entries of (A, b), as `_affine_map` takes them.
     """
     x, weight, m = moments.whitened, moments.weight, 1 / (alpha - 1)
     dim = x.shape[1]
     rows = torch.cat([x, -torch.ones_like(x[:, :1])], 1)
-    i, j = _matrix(torch.ones(dim * (dim + 3) // 2), dim).nonzero(as_tuple=True)
+    # Indices in (A, b) of the D (D + 3) / 2 free entries.
+    i, j = _affine_map(torch.ones(dim * (dim + 3) // 2), dim).nonzero(as_tuple=True)
 
     def evaluate(free: Tensor) -> Evaluation:
-        matrix = _matrix(free, dim)
+        """Return the function above and its derivatives in the free entries."""
+        matrix = _affine_map(free, dim)
         z, axes = rows @ matrix.T, matrix.diagonal()
         room = 1 - z.square().sum(1)
-        if (room <= 0).any() or (axes <= 0).any():  # an observation is outside
+        if (room <= 0).any() or (axes <= 0).any():
+            # An observation is outside, or log |A| does not exist. No derivatives are read there.
             return Evaluation(math.inf, free, lambda: torch.diag(free))
+        # The derivative of log |A|.
         inverse = torch.zeros_like(matrix)
         inverse.diagonal().copy_(1 / axes)
         # With rows r_i = (x_i, -1) and M = (A, b), z_i = M r_i: d(-m w log room) / dM = pull z r^T.
@@ -298,30 +315,32 @@ def _by_kurtosis(moments: _Moments) -> float:
     dim = moments.mean.numel()
     # Mardia (1970): the mean fourth power of the distance, D(D + 2) for normal data.
     fourth = moments.weight @ moments.whitened.square().sum(1).square()
+    # Relative to the normal density's.
     kurtosis = float(fourth) / (dim * (dim + 2))
     if kurtosis >= 1:
         return 1.0
-    # kurtosis = N / (N + 2), solved for m in N = D + 2 m + 2.
+    # A beta-Gaussian has N / (N + 2) with the abbreviation N = D + 2 m + 2, solved for m.
     m = kurtosis / (1 - kurtosis) - 1 - dim / 2
     return 1 + 1 / m if m > 0 else np.inf
 
 
 def _by_moments(dim: int, alpha: float) -> Tensor:
-    """Return (A, b) of whitened data: the support, or at alpha = 1 the identity.
+    """Return the map (A, b), (D, D + 1), that takes a support onto the unit ball of z = A w - b.
 
-    A beta-Gaussian on the unit ball has the covariance I/(D + 2 + 2/(alpha - 1)).
+    The beta-Gaussian on the support has the moments of whitened data w, as on the unit ball it has
+    the covariance I/(D + 2 + 2/(alpha - 1)). At alpha = 1 A is the identity: z has these moments.
     """
     factor = 1.0 if alpha == 1 else (dim + 2 + 2 / (alpha - 1)) ** -0.5
     return factor * torch.eye(dim, dim + 1, dtype=torch.float64)
 
 
-def _density(moments: _Moments, matrix: Tensor, alpha: float) -> SparseDistribution:
+def _density(moments: _Moments, affine: Tensor, alpha: float) -> SparseDistribution:
     """Return the density of the data, from the map (A, b) of whitened data, (D, D + 1).
 
     The map takes the support of whitened data onto the unit ball, or at alpha = 1 the normal
     density onto the standard normal one.
     """
-    matrix, shift = matrix[:, :-1], matrix[:, -1:]
+    matrix, shift = affine[:, :-1], affine[:, -1:]
     # Whitened data w = F^-1 (x - mean) have z = A w - b in the ball: x = mean + F A^-1 (z + b).
     tril = moments.factor @ torch.linalg.inv(matrix).tril()
     loc = moments.mean + (tril @ shift).squeeze(-1)

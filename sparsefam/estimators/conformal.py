@@ -66,7 +66,17 @@ def conformal_mass(p: SparseDistribution, y: Tensor, coverage: float) -> Tensor:
 
 
 def folds_of(x: Tensor, coverage: float, random_state: Seed) -> Tensor:
-    """Return the fold (n,) of each observation, at random, of five equal ones."""
+    """Return the number, from 0 to 4, of each observation's fold (n,): five equal ones at random.
+
+    Args:
+        x: Observations (n, D).
+        coverage: The probability of a set that the folds are to calibrate.
+        random_state: Seed.
+
+    Raises:
+        ValueError: `coverage` outside (0, 1), or too close to 1 for n observations; a column that
+            is constant in four of the folds.
+    """
     if not 0 < as_number(coverage) < 1:
         raise ValueError(f"coverage must be a number between 0 and 1, or None, got {coverage!r}")
     # The rank of the radius, floor((n + 1)(1 - coverage)), must be at least 1.
@@ -96,15 +106,22 @@ def widened(
 ) -> Mixture:
     r"""Widen the support of an estimate until it contains a new observation with a probability.
 
-    The density p is fitted to all n observations, each of the `inners` to all but one fold `held`
-    (m, D). The radius is the $\lfloor (n + 1)(1 - coverage) \rfloor$-th largest distance of an
-    observation from the support of the fit without its fold. The new support has the places within
-    it from the support of any of these fits, inside the `limits` (D, 2), and the support of p.
-    It contains the cross-conformal set, whose places are as far off as so many observations or
-    fewer.
+    The radius is the $\lfloor (n + 1)(1 - coverage) \rfloor$-th largest distance of an observation
+    from the support of the fit without its fold. The new support has the places within the radius
+    of the support of any of these fits, inside the limits, and the support of p. It contains the
+    cross-conformal set: a place is in that set if at least so many observations are as far as it,
+    or farther, from the support of the fit without their fold.
 
-    It stays a density as a mixture of the estimate and the uniform density on the new support, with
-    a weight that is the fraction of the observations that the fits without them miss.
+    It stays a density as a mixture of the estimate and the uniform density on the new support. The
+    uniform one has about the weight of the observations that are missed by the fits without their
+    fold, and at least the weight of the uniform component of p.
+
+    Args:
+        p: The estimate, fitted to all n observations, or the mixture that `extended` returns.
+        inners: Fits to all observations but one fold, for each fold.
+        held: The fold (m, D) that each of these fits leaves out.
+        coverage: The probability.
+        limits: Ends (D, 2) of the columns.
 
     References:
         Vovk (2015), Cross-conformal predictors. Annals of Mathematics and AI 74.
@@ -113,9 +130,9 @@ def widened(
     """
     count, pairs = sum(map(len, held)), list(zip(inners, held, strict=True))
     rank = min(math.floor((count + 1) * (1 - coverage) + _ROUNDING), count)
-    off = np.concatenate([distance_from(inner, x) for inner, x in pairs])
+    distances = np.concatenate([distance_from(inner, x) for inner, x in pairs])
     # The rank of cross-conformal prediction: Vovk (2015); its guarantee is Barber et al.'s.
-    radius = float(np.sort(off)[-rank])
+    radius = float(np.sort(distances)[-rank])
     missed = sum(int(log_density(inner, x).isneginf().sum()) for inner, x in pairs)
     # A mixture comes from `extended`: its second component is uniform already.
     components = getattr(p, "components", [p])
@@ -124,23 +141,48 @@ def widened(
     uniform_weight = max((missed + 1) / (count + 2), uniform_weight)
     region: Region | IntervalUnion
     if len(limits) > 1:
-        # Within the radius of the nodes at which a fit is positive.
-        supports = [PointTree.in_support(inner) for inner in inners]
-        region = Region(Neighborhood(tuple((points, radius) for points in supports), p), 1)
-        boxes = [points.box(radius) for points in (*supports, PointTree.in_support(p))]
-        lows, highs = (torch.from_numpy(np.array(ends)) for ends in zip(*boxes, strict=True))
-        low = lows.amin(0).maximum(limits[:, 0])
-        high = highs.amax(0).minimum(limits[:, 1])
+        region, low, high = _region_within(radius, p, inners, limits)
     else:
-        ends = torch.cat([intervals_of(inner) for inner in inners])
-        ends = ends + radius * limits.new_tensor([-1.0, 1.0])
-        ends = torch.cat([ends, intervals_of(p)]).clamp(*limits[0].tolist())
-        # Where a base has tails, the estimate is positive there itself.
-        seen = torch.cat([*held])
-        first, last = float(seen.amin()) - radius, float(seen.amax()) + radius
-        ends = ends.nan_to_num(neginf=first, posinf=last)
-        region = IntervalUnion.merged(ends[ends[:, 0] < ends[:, 1]])
-        low, high = (end.reshape(1) for end in (region.lower_bound, region.upper_bound))
+        region, low, high = _intervals_within(radius, p, inners, torch.cat([*held]), limits)
     logits = limits.new_tensor([1 - uniform_weight, uniform_weight]).log()
     estimate = components[0]
     return Mixture(logits, [estimate, uniform(region, low, high, float(estimate.alpha))])
+
+
+def _region_within(
+    radius: float, p: SparseDistribution, inners: Sequence[SparseDistribution], limits: Tensor
+) -> tuple[Region, Tensor, Tensor]:
+    """Return the new support of `widened` in several dimensions, and the corners of a box around.
+
+    It is within the radius of the nodes at which a fit is positive.
+    """
+    supports = [PointTree.in_support(inner) for inner in inners]
+    region = Region(Neighborhood(tuple((points, radius) for points in supports), p), 1)
+    boxes = [points.box(radius) for points in (*supports, PointTree.in_support(p))]
+    lows, highs = (torch.from_numpy(np.array(ends)) for ends in zip(*boxes, strict=True))
+    low = lows.amin(0).maximum(limits[:, 0])
+    high = highs.amax(0).minimum(limits[:, 1])
+    return region, low, high
+
+
+def _intervals_within(
+    radius: float,
+    p: SparseDistribution,
+    inners: Sequence[SparseDistribution],
+    x: Tensor,
+    limits: Tensor,
+) -> tuple[IntervalUnion, Tensor, Tensor]:
+    """Return the new support of `widened` in one dimension, and its ends (1,), (1,).
+
+    Infinite ends are moved to the radius beyond the observations x (n, 1).
+    """
+    ends = torch.cat([intervals_of(inner) for inner in inners])
+    ends = ends + radius * limits.new_tensor([-1.0, 1.0])
+    ends = torch.cat([ends, intervals_of(p)]).clamp(*limits[0].tolist())
+    # Where a base has tails, the estimate is positive there itself.
+    first, last = float(x.amin()) - radius, float(x.amax()) + radius
+    # No end is NaN, only infinite.
+    ends = ends.nan_to_num(neginf=first, posinf=last)
+    region = IntervalUnion.merged(ends[ends[:, 0] < ends[:, 1]])
+    low, high = (end.reshape(1) for end in (region.lower_bound, region.upper_bound))
+    return region, low, high

@@ -58,6 +58,7 @@ _PENALTIES = tuple(10.0**-k for k in range(1, 9))
 # sums of narrower kernels fall to zero between them.
 _NARROWEST = 0.5
 # The weight of the only kernel in the score for which a mesh is made, before weights are fitted.
+# The mesh resolves one kernel, and so all of them.
 _SCORE = 10.0
 # The standard deviation of the default base at alpha = 1, relative to the data's.
 _WIDE = 2.0
@@ -217,18 +218,19 @@ class SparseDensity(DensityEstimator):
                 raise ValueError(f"coverage must be {rule}, got {self.coverage!r}")
             alphas = [alpha for alpha in alphas if alpha > 1]
         columns = Columns.of(x, weight)
-        unit, whole = rounding_of(x)
+        unit, num_whole = rounding_of(x)
         self._bases = {
             alpha: _default_base(alpha, columns, limits, unit) if self.base is None else self.base
             for alpha in alphas
         }
         if self.base is not None:
             limits = support_of(self.base, x)
-        self._warn_of_whole_numbers(whole, unit, limits, columns)
+        self._warn_of_whole_numbers(num_whole, unit, limits, columns)
         cells = Cells(unit, limits)
         given = self.inducing_points
         points = inducing_points(given, x, columns, limits[0], self.random_state)
         evenly_spaced = dim == 1 and (given is None or np.ndim(given) == 0)
+        # The least bandwidth, from the distance of the first two points.
         least = _NARROWEST * float(points[:2].diff(dim=0).sum()) if evenly_spaced else 0.0
         widths = [factor * columns.deviation for factor in _BANDWIDTHS]
         resolved = [w for w in widths[1:] if float(w.amin()) >= least and (w >= unit).all()]
@@ -239,19 +241,20 @@ class SparseDensity(DensityEstimator):
             _warn_of_tails(x, float(columns.high - columns.low), least)
 
         def objective(alpha: float, kernel: Kernel) -> Objective:
+            """Return the loss, on the nodes of a density whose score is one kernel."""
             weights = torch.zeros(len(points), dtype=points.dtype)
             weights[0] = _SCORE
             p = kernel_density(kernel, points, weights, self._bases[alpha], alpha)
             return Objective.of(alpha, kernel, points, p, cells, x, weight)
 
         fit = self._best_fit(alphas, kernels, objective, x, weight)
-        self._keep(fit, x, weight)
+        self._set_attributes(fit, x, weight)
         if self.coverage is not None:
             # No fit may depend on the observations that it leaves out, so none takes alpha of all.
             inner = clone(self).set_params(coverage=None, alpha=self.alpha or max(_ALPHAS))
             held = [x[fold == k] for k in fold.unique()]
             inners = [clone(inner).fit(x[fold != k].numpy()).density_ for k in fold.unique()]
-            self._set(widened(self.density_, inners, held, self.coverage, limits), x)
+            self._set_density(widened(self.density_, inners, held, self.coverage, limits), x)
         return self
 
     def _checked(self, X: ArrayLike, sample_weight: ArrayLike | None) -> tuple[Tensor, Tensor]:
@@ -270,12 +273,19 @@ class SparseDensity(DensityEstimator):
         return x, weight
 
     def _warn_of_whole_numbers(
-        self, count: Tensor, unit: Tensor, limits: Tensor, columns: Columns
+        self, num_whole: Tensor, unit: Tensor, limits: Tensor, columns: Columns
     ) -> None:
-        """Warn of columns with few distinct whole numbers (D,), and of whole numbers at bounds."""
-        # Of data frames, else the numbers of columns.
-        names = getattr(self, "feature_names_in_", range(len(count)))
-        few = [f"{names[d]!r} has {int(n)}" for d, n in enumerate(count) if 0 < n < _FEW]
+        """Warn of columns with few distinct whole numbers, and of whole numbers at bounds.
+
+        Args:
+            num_whole: Numbers of distinct whole numbers (D,), as from `rounding_of`.
+            unit: Units to which columns are rounded (D,).
+            limits: Bounds of the columns (D, 2).
+            columns: Their ranges.
+        """
+        # Names of a data frame, else the numbers of columns.
+        names = getattr(self, "feature_names_in_", range(len(num_whole)))
+        few = [f"{names[d]!r} has {int(n)}" for d, n in enumerate(num_whole) if 0 < n < _FEW]
         if few:
             warnings.warn(
                 f"X has columns of few distinct whole numbers ({', '.join(few)}), to which a curve "
@@ -285,7 +295,7 @@ class SparseDensity(DensityEstimator):
                 stacklevel=4,
             )
         ends = torch.stack([columns.low, columns.high], -1)
-        at_bound = (ends == limits).any(1) & (count > 0) & (unit == 1)
+        at_bound = (ends == limits).any(1) & (num_whole > 0) & (unit == 1)
         if at_bound.any():
             listed = ", ".join(f"{names[d]!r}" for d in at_bound.nonzero().flatten().tolist())
             warnings.warn(
@@ -304,11 +314,20 @@ class SparseDensity(DensityEstimator):
         x: Tensor,
         weight: Tensor,
     ) -> Fit:
-        """Return the best of the fits with each alpha, kernel and penalty."""
+        """Return the best of the fits with each alpha, kernel and penalty.
+
+        Args:
+            alphas: Candidates, of which the score of held-out data chooses.
+            kernels: Candidates, the widest first, of which Takeuchi's criterion chooses.
+            objective: From an alpha and a kernel to the loss.
+            x: Observations (n, D).
+            weight: Their weights (n,).
+        """
         require_integer("max_iter", self.max_iter, 1)
         tol, penalties = check_positive("tol", self.tol), _PENALTIES
         if self.penalty is not None:
             penalties = (check_positive("penalty", self.penalty),)
+        # None: tqdm hides the bar unless there is a terminal.
         hidden = None if self.verbose is None else not self.verbose
         title, total = type(self).__name__, len(alphas) * len(kernels) * len(penalties)
         with tqdm(total=total, desc=title, delay=_DELAY, disable=hidden, leave=False) as bar:
@@ -328,13 +347,18 @@ class SparseDensity(DensityEstimator):
     def _density(self, fit: Fit) -> KernelExp | KernelDeformedExp:
         """Return the density of a fit, before its support is cut."""
         objective = fit.objective
+        # Of the kernels (I,), from coefficients of orthonormal functions.
         weights, alpha = objective.mixing @ fit.minimum.x, objective.alpha
         return kernel_density(
             objective.kernel, objective.points, weights, self._bases[alpha], alpha
         )
 
-    def _keep(self, fit: Fit, x: Tensor, weight: Tensor) -> None:
-        """Set the attributes of a fit and its density, cut near the data (n, D)."""
+    def _set_attributes(self, fit: Fit, x: Tensor, weight: Tensor) -> None:
+        """Set the attributes of a fit, and its density.
+
+        Under the default uniform base the support is cut near the data x (n, D) with weights (n,);
+        else a warning says if the density is zero at many of them.
+        """
         objective, minimum = fit.objective, fit.minimum
         if minimum.decrease >= self.tol:
             warnings.warn(
@@ -351,15 +375,15 @@ class SparseDensity(DensityEstimator):
         # By exact integrals in place of sums over nodes; the correction for optimism stays.
         self.loss_ = float(conjugate(density.score, density)) - mean
         self.criterion_ = self.loss_ + fit.criterion - fit.loss
-        self._objective, self._whole = objective, density
+        self._objective, self._uncut = objective, density
         if self.base is None and isinstance(density, KernelDeformedExp):
             box = cast(list[Uniform], self.base_)
-            values, weights = extreme_observations(x, weight, box)
+            extremes, weights = extreme_observations(x, weight, box)
             fraction, count = weights / objective.weight, objective.observations
-            density = truncated(density, values, fraction, count, objective.cells, box)
-            self._set(extended(density, values, fraction, box), x)
+            density = truncated(density, extremes, fraction, count, objective.cells, box)
+            self._set_density(extended(density, extremes, fraction, box), x)
             return
-        self._set(density, x)
+        self._set_density(density, x)
         off = [w[log_density(density, rows).isneginf()].sum() for rows, w in chunks(x, weight)]
         missed = float(sum(off) / weight.sum())
         if missed > _MOST_MISSED:
@@ -370,10 +394,11 @@ class SparseDensity(DensityEstimator):
                 stacklevel=4,
             )
 
-    def _set(self, density: SparseDistribution, x: Tensor) -> None:
+    def _set_density(self, density: SparseDistribution, x: Tensor) -> None:
         """Set the density, its masses, and its offset from observations (n, D)."""
         self.density_ = density
         self._set_offset(x)
+        # An earlier fit to one column may have left it.
         self.__dict__.pop("support_mass_", None)
         if not density.event_shape:
             masses = density.cdf(torch.from_numpy(self.support_)).diff().squeeze(-1)
@@ -388,10 +413,10 @@ class SparseDensity(DensityEstimator):
         base. Use it to compare bandwidths and penalties by cross-validation, but not different
         alphas or bases.
         """
-        x, f = self._observations(X), self._whole.score
+        x, f = self._observations(X), self._uncut.score
         cells = self._objective.cells
         values = [cells.mean(lambda t: f(as_events(t)), rows) for (rows,) in chunks(x)]
-        return float(torch.cat(values).mean() - conjugate(f, self._whole))
+        return float(torch.cat(values).mean() - conjugate(f, self._uncut))
 
 
 def _candidate_kernels(
@@ -419,26 +444,39 @@ def _default_base(
     """Return a base density for each column.
 
     At alpha = 1, where the density has its tails, it is normal with twice the standard deviation,
-    within the limits. Otherwise it is uniform on the range of the data and a margin.
+    within the limits. Otherwise, and between two limits, it is uniform, on the range of the data
+    and a margin or up to the limits.
+
+    Args:
+        alpha: Entropic index.
+        columns: Ranges and moments of the columns.
+        limits: Bounds (D, 2), infinite where there are none.
+        unit: Units to which columns are rounded (D,), the least margins.
     """
     bounded = torch.isfinite(limits)
     margin = torch.maximum(MARGIN * (columns.high - columns.low), unit)
     low = torch.where(bounded[:, 0], limits[:, 0], columns.low - margin)
     high = torch.where(bounded[:, 1], limits[:, 1], columns.high + margin)
     base: list[Distribution] = [*uniform_box(low, high)]
-    # Uniform where the support is to end, and normal where tails need a decay.
     if alpha > 1:
         return base
     for d, (loc, scale) in enumerate(zip(columns.mean, _WIDE * columns.deviation, strict=True)):
         if not bounded[d].all():
             base[d] = Normal(loc, scale, validate_args=False)
+        # With one limit, the normal density is cut there.
         if bounded[d].sum() == 1:
             base[d] = Truncated(base[d], *limits[d])
     return base
 
 
 def _warn_of_tails(x: Tensor, span: float, least: float) -> None:
-    """Warn if half of the numbers (n, 1) are in an interval that the narrowest kernel hides."""
+    """Warn if half of the numbers (n, 1) are in an interval that the narrowest kernel hides.
+
+    Args:
+        x: The observations.
+        span: Their range.
+        least: The least bandwidth.
+    """
     low, high = np.quantile(x.numpy(), (0.25, 0.75))
     if 0 < high - low < _TAILS * least:
         warnings.warn(

@@ -37,7 +37,7 @@ class _ParticleELBO(ELBO):
     A subclass may keep a state from one step to the next.
     """
 
-    _state: float | None = None
+    _state: float | None = None  # Left by the last step; None before the first one
 
     def __init__(self, num_particles: int, **kwargs: object) -> None:
         require_integer("num_particles", num_particles, 1)
@@ -70,9 +70,11 @@ class _ParticleELBO(ELBO):
     def _estimate(
         self, traces: Iterable[tuple[Trace, Trace]]
     ) -> tuple[Tensor, Tensor, float | None]:
-        """Estimate the loss from traces of model and guide, and a surrogate with its gradients.
+        """Estimate the loss from traces of model and guide.
 
-        The third result is the next state.
+        Returns:
+            The loss, a number; a surrogate, whose gradient estimates the gradient of the loss; and
+            the state after this step.
         """
         raise NotImplementedError
 
@@ -81,7 +83,8 @@ class _ParticleELBO(ELBO):
     ) -> Tensor:
         """Return the sum of a term over all sites, for each particle (K,) of a trace.
 
-        K is `num_particles` if they are vectorized, else 1.
+        K is `num_particles` if they are vectorized, else 1. The term maps a site to numbers (the
+        site's batch), or to the number 0.
         """
         count = self.num_particles if self.vectorize_particles else 1
         total = torch.zeros(count)
@@ -96,6 +99,7 @@ class _ParticleELBO(ELBO):
     def _get_traces(
         self, model: _Program, guide: _Program, args: object, kwargs: object
     ) -> Iterator[tuple[Trace, Trace]]:
+        """Yield traces of model and guide, one pair for each run; see `_get_trace`."""
         if isinstance(guide, AutoBetaGaussian):
             # The loss stays finite where the density of the model is zero.
             guide.objective_needs_support = False
@@ -164,7 +168,11 @@ class TsallisELBO(_ParticleELBO):
         self.alpha: float = alpha
 
     def _estimate(self, traces: Iterable[tuple[Trace, Trace]]) -> tuple[Tensor, Tensor, float]:
-        """Estimate the negative bound; the state is (1 - alpha) c, with the running scale c."""
+        """Estimate the negative bound, and return the three results of the base class.
+
+        The state is (1 - alpha) c, with the running scale c. Vectors are (K,), one number for each
+        particle.
+        """
         terms = [
             (self._particles(m), self._particles(g), self._particles(g, _score_term))
             for m, g in traces
@@ -172,11 +180,12 @@ class TsallisELBO(_ParticleELBO):
         # Log densities of each particle under the model, under the guide, and under its sites
         # without pathwise gradients.
         log_p, log_q, log_score = (torch.cat(x) for x in zip(*terms, strict=True))
-        # NaN is not masked.
+        # Written so that a particle with a density of NaN is inside, and `warn_if_nan` reports it.
         inside = ~((log_p == -math.inf) | (log_q == -math.inf))
         log_w = torch.where(inside, log_p, 0.0) - torch.where(inside, log_q, 0.0)
+        # In float64, as differences of large logarithms follow.
         log_power = torch.where(inside, (1 - self.alpha) * log_w.detach().double(), -math.inf)
-        log_moment = self._rescaled(log_power)
+        log_moment = self._running_log_moment(log_power)
         ratio = torch.exp(log_power - log_moment)
         # c + E[ln_alpha(w / e^c)] with w^(1 - alpha) / e^((1 - alpha) c) = ratio.
         bound = (log_moment + ratio.mean() - 1) / (1 - self.alpha)
@@ -184,10 +193,11 @@ class TsallisELBO(_ParticleELBO):
         # total weight of log q is zero where the ratio is 1, and the variance small.
         score = torch.where(log_q == -math.inf, 0.0, log_score) * (ratio - self.alpha)
         score = score / (1 - self.alpha)
+        # The ratio is constant here: d ln_alpha(w / e^c) = ratio d log w is the pathwise gradient.
         return -bound, -(ratio * log_w + score).mean(), log_moment
 
-    def _rescaled(self, log_power: Tensor) -> float:
-        """Return the next running log of the mean of w^(1 - alpha), from its logarithms (K,)."""
+    def _running_log_moment(self, log_power: Tensor) -> float:
+        """Return the log of a running mean of w^(1 - alpha), from log w^(1 - alpha) (K,)."""
         count = len(log_power)
         newest = torch.logsumexp(log_power, 0).item() - math.log(count)
         old = self._state
@@ -260,7 +270,7 @@ class FenchelYoungELBO(_ParticleELBO):
         self.alpha = checked_alpha(alpha)
 
     def _estimate(self, traces: Iterable[tuple[Trace, Trace]]) -> tuple[Tensor, Tensor, None]:
-        """Estimate the free energy, and a surrogate with its gradients."""
+        """Estimate the free energy, and return the results of the base class, without a state."""
         terms = [
             (self._particles(m, _site_loss), self._particles(g), self._particles(g, _score_term))
             for m, g in traces
@@ -274,13 +284,14 @@ class FenchelYoungELBO(_ParticleELBO):
         else:
             regularizer = torch.expm1(eps * log_q) / eps
         energy = losses + regularizer / self.alpha
-        # REINFORCE for sites without pathwise gradients: E[energy d log q].
+        # REINFORCE for sites without pathwise gradients: E[energy d log q]. For other sites the
+        # score term is 0, and the gradient of the energy is pathwise.
         surrogate = (energy + log_score * energy.detach()).mean()
         return energy.detach().mean(), surrogate, None
 
 
 def _site_loss(site: Site) -> Tensor:
-    """Return the Fenchel-Young loss of a site's value.
+    """Return the Fenchel-Young loss of a site's value (the site's batch), scaled and masked.
 
     Raises:
         ValueError: It is infinite, or the site has no score.
@@ -299,7 +310,7 @@ def _site_loss(site: Site) -> Tensor:
 
 
 def _fenchel_young(fn: Distribution, value: Tensor) -> Tensor:
-    """Return the loss of the score for sparse densities, else minus the log density."""
+    """Return losses of values (batch of fn): of the score, or without one minus the log density."""
     if isinstance(fn, Independent):
         inner = _fenchel_young(fn.base_dist, value)
         loss: Tensor = sum_rightmost(inner, fn.reinterpreted_batch_ndims)
@@ -314,5 +325,8 @@ def _fenchel_young(fn: Distribution, value: Tensor) -> Tensor:
 
 
 def _score_term(site: Site) -> Tensor | float:
-    """Return the log density whose gradient is the score, for sites without pathwise gradients."""
-    return site["score_parts"][1]
+    """Return the log density (the site's batch) whose gradient is the score of the guide.
+
+    For sites with pathwise gradients, which need no score, it is the number 0.
+    """
+    return site["score_parts"].score_function

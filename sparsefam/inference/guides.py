@@ -108,10 +108,11 @@ class AutoBetaGaussian(AutoNormal):
     def _setup_prototype(self, *args: object, **kwargs: object) -> None:
         """Make the parameters at the first call, and warn of supports and densities of zero."""
         super()._setup_prototype(*args, **kwargs)
-        _, starts = examine(self.model, args, kwargs)
-        if self.objective_needs_support and any(starts):
+        _, zeros = examine(self.model, args, kwargs)
+        # One description for each random start, empty where the density is positive.
+        if self.objective_needs_support and any(zeros):
             warnings.warn(
-                f"the density of site {next(filter(None, starts))} at some values of the latent "
+                f"the density of site {next(filter(None, zeros))} at some values of the latent "
                 "sites, and Trace_ELBO is infinite if the guide reaches them. Use "
                 "sparsefam.inference.TsallisELBO or FenchelYoungELBO",
                 RuntimeWarning,
@@ -152,6 +153,7 @@ class _CompactNormals(Messenger):
 
     def _pyro_sample(self, msg: Site) -> None:
         """Give a site of unconstrained values the beta-Gaussian with the same loc and scale."""
+        # So `AutoNormal` marks its sites in unconstrained space.
         if msg["infer"].get("is_auxiliary"):
             fn = msg["fn"]
             normal = fn.base_dist if fn.event_dim else fn

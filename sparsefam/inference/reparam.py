@@ -164,7 +164,7 @@ class AutoSupportReparam(Strategy):
     """
 
     def configure(self, msg: Site) -> SupportReparam | None:
-        """Return the reparameterizer of a site, or None."""
+        """Return the reparameterizer of a site, or None to leave the site unchanged."""
         if msg["is_observed"] or msg["infer"].get(_MARK):
             return None
         support = _support_of(msg["fn"])
@@ -201,10 +201,10 @@ def check_model(model: _Model, *args: object, **kwargs: object) -> list[str]:
         RuntimeWarning: The density is zero or NaN at all starts, or a `pyro.factor` is -inf or NaN
             at some of them; it names the sites that make it so.
     """
-    moved, starts = examine(model, args, kwargs)
-    if starts and all(starts):
+    moved, zeros = examine(model, args, kwargs)
+    if zeros and all(zeros):
         warnings.warn(
-            f"the density of site {starts[0]} at {_STARTS} of {_STARTS} random starts, "
+            f"the density of site {zeros[0]} at {_STARTS} of {_STARTS} random starts, "
             "so NUTS may not start. Use init_strategy=init_to_value(values=...) with values that "
             "all observations allow or, for a latent half-width of bounded noise, "
             "sparsefam.inference.RestrictedPrior",
@@ -212,7 +212,7 @@ def check_model(model: _Model, *args: object, **kwargs: object) -> list[str]:
             stacklevel=2,
         )
         return moved
-    walls = [start.factors for start in starts if start.factors]
+    walls = [sites.factors for sites in zeros if sites.factors]
     if walls:
         warnings.warn(
             f"the density of factor {walls[0]} at {len(walls)} of {_STARTS} random starts, and "
@@ -227,10 +227,16 @@ def check_model(model: _Model, *args: object, **kwargs: object) -> list[str]:
 def examine(
     model: _Model, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> tuple[list[str], list["Zeros"]]:
-    """Warn of supports that move; return their sites, and the sites that are zero at each start."""
+    """Run a model, and warn of latent sites whose support moves.
+
+    Returns:
+        The sorted names of these sites; and for each of ten random starts the sites whose density
+        is zero or NaN. There are no starts if a latent site is discrete.
+    """
     if not callable(model):
         raise TypeError(f"model must be callable, got {model!r}")
-    watch, starts, store = _Watch(), [], pyro.get_param_store()
+    watch, zeros, store = _Watch(), [], pyro.get_param_store()
+    # The store gets its state back afterwards: parameters that the model makes are dropped.
     with _aside(), store.scope(store.get_state()):
         trace = pyro.poutine.trace(watch(model)).get_trace(*args, **kwargs)
         # It is to be sampled in standard coordinates, and starts there.
@@ -244,8 +250,8 @@ def examine(
                 start = {x["name"]: init_to_uniform(x) for x in sites}
             except (NotImplementedError, ValueError):
                 break  # a site is discrete, or its support has no bijection
-            starts.append(_zeros(model, start, args, kwargs))
-    return sorted(watch.moved), starts
+            zeros.append(_zeros(model, start, args, kwargs))
+    return sorted(watch.moved), zeros
 
 
 class Zeros(str):
@@ -265,8 +271,11 @@ def _zeros(
     args: tuple[object, ...],
     kwargs: dict[str, object],
 ) -> Zeros:
-    """Return the sites of a model that have density zero or NaN at values of its latent sites."""
-    with _aside(), pyro.validation_enabled(False):  # it raises where a density is zero
+    """Return the sites of a model that have density zero or NaN at values of its latent sites.
+
+    The values have the names of the sites as keys; `args` and `kwargs` are the model's arguments.
+    """
+    with _aside(), pyro.validation_enabled(False):  # validation raises where a density is zero
         trace = pyro.poutine.trace(pyro.poutine.condition(model, values)).get_trace(*args, **kwargs)
         trace.compute_log_prob()
     sites = [cast(Site, x) for x in trace.nodes.values() if x["type"] == "sample"]
@@ -279,6 +288,7 @@ def _zeros(
         return " and of ".join(f"{listed} is {kind}" for kind, listed in names.items() if listed)
 
     description = Zeros(words(sites))
+    # Sites of `pyro.factor` have the distribution `Unit`.
     description.factors = words([x for x in sites if isinstance(_innermost(x["fn"]), dist.Unit)])
     return description
 
@@ -316,7 +326,7 @@ def warn_moving_supports(model: _Model) -> _Model:
 
 
 class _Watched:
-    """A model whose first run is watched."""
+    """A model whose first run is inside of a `_Watch`, other than runs that torch.jit traces."""
 
     def __init__(self, model: _Model) -> None:
         self._model, self._has_run = model, False
@@ -331,15 +341,16 @@ class _Watched:
 
 
 class _Dependents(TorchDispatchMode):
-    """The tensors that depend on some: all that operations on them return.
+    """A set of tensors, which grows by the results of all operations on its members.
 
-    That includes operations without a derivative, such as comparisons and indices, but neither
-    numbers that are read, by `item`, `bool` and the like, nor arrays of numpy.
+    It grows while it is entered, also by operations without a derivative, such as comparisons and
+    indices, but neither by numbers that are read, by `item`, `bool` and the like, nor by arrays of
+    numpy.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        # Kept, so that no other memory gets the same address.
+        # By addresses. Storages are kept, so that no other one gets the same address.
         self._memory: dict[int, UntypedStorage] = {}
 
     def add(self, values: object) -> None:
@@ -351,7 +362,7 @@ class _Dependents(TorchDispatchMode):
                 self._memory[storage._cdata] = storage
 
     def has(self, values: object) -> bool:
-        """Return whether any tensor in a nested structure depends on those that were added."""
+        """Return whether any tensor in a nested structure is a member."""
         tensors = [x for x in tree_leaves(values) if isinstance(x, Tensor)]
         return any(x.untyped_storage()._cdata in self._memory for x in tensors)
 
@@ -362,6 +373,7 @@ class _Dependents(TorchDispatchMode):
         args: tuple[object, ...] = (),
         kwargs: dict[str, object] | None = None,
     ) -> object:
+        """Run an operation of torch, and add its results if an argument is a member."""
         result = func(*args, **(kwargs or {}))
         if func.overloadpacket not in _SHAPES and self.has((args, kwargs)):
             self.add(result)
@@ -369,34 +381,42 @@ class _Dependents(TorchDispatchMode):
 
 
 class _Watch(Messenger):
-    """Warns of supports of latent sites that depend on the values of other latent sites."""
+    """Warns of supports of latent sites that depend on the values of other latent sites.
+
+    Attributes:
+        moved: Names of these sites.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.moved, self._latent, self._values = set[str](), set[str](), _Dependents()
+        self.moved = set[str]()
+        self._latent = set[str]()  # names of latent sites so far
+        self._dependents = _Dependents()  # their values, and all tensors that depend on these
 
     def __enter__(self) -> "_Watch":
-        self._values.__enter__()
+        self._dependents.__enter__()
         super().__enter__()
         return self
 
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)
-        self._values.__exit__(*exception)
+        self._dependents.__exit__(*exception)
 
     def _pyro_sample(self, msg: Any) -> None:
+        """Note the name of a latent site, before its value is sampled."""
         # An outer handler, such as the condition of NUTS, may still make it observed.
         if not (msg["is_observed"] or site_is_subsample(msg)):
             self._latent.add(msg["name"])
 
     def _pyro_post_sample(self, msg: Site) -> None:
+        """Warn if the support of a latent site moves; add the site's value to the dependents."""
         # All reparameterizers have been applied.
         name = msg["name"]
         if name not in self._latent:
             return
         support = _support_of(msg["fn"])
         if support is not None and not support.is_discrete:
-            if self._values.has(_support_tensors(support)):
+            if self._dependents.has(_support_tensors(support)):
                 self.moved.add(name)
                 warnings.warn(
                     f"the support of site {name!r} moves with other latent sites, but HMC, NUTS "
@@ -407,7 +427,7 @@ class _Watch(Messenger):
                     MovingSupportWarning,
                     stacklevel=2,
                 )
-        self._values.add(msg["value"])
+        self._dependents.add(msg["value"])
 
 
 def _support_of(fn: Distribution) -> Constraint | None:
@@ -426,6 +446,7 @@ def _support_of(fn: Distribution) -> Constraint | None:
 def _affine_support(fn: TransformedDistribution) -> Constraint:
     """Return the support of an affine map of a bounded density, for which torch has the line."""
     transforms = list(fn.transforms)
+    # Take off the affine maps at the end, find the ends of the support before, and map these ends.
     affine = []
     while transforms and isinstance(transforms[-1], AffineTransform):
         affine.append(transforms.pop())
@@ -456,7 +477,7 @@ register_exception_handler(
 
 
 def _coordinates(fn: Distribution) -> tuple[TorchDistributionMixin, _Map, _Map] | None:
-    """Return the distribution of the base site, and the maps from it to the site and back.
+    """Return the distribution of the base site, the map from its values to the site's, and back.
 
     For uniform, symmetric and elliptical densities it is the density at a fixed location and
     scale. Other densities go through the inverse map, which is less accurate: in y = a + (b - a) v
@@ -474,6 +495,7 @@ def _coordinates(fn: Distribution) -> tuple[TorchDistributionMixin, _Map, _Map] 
         low, width = fn.low, fn.high - fn.low
         require(width < math.inf, "low and high", "finite", (fn.low, fn.high))
         zero = torch.zeros_like(low, requires_grad=False)
+        # A Uniform of numbers would have no batch.
         base = _OnUnitInterval(dist.Uniform(zero, zero + 1))
         return base, lambda v: low + width * v, lambda y: (y - low) / width
     if isinstance(fn, SymmetricDistribution):
@@ -481,6 +503,7 @@ def _coordinates(fn: Distribution) -> tuple[TorchDistributionMixin, _Map, _Map] 
         if isinstance(edge, Tensor) or edge < math.inf:
             loc, half = fn.loc, edge * fn.scale
             require(loc.abs() + half < math.inf, "loc and scale", "finite", (loc, fn.scale))
+            # The same density with the center and the half-width 1/2: on [0, 1].
             middle = torch.full_like(loc, 0.5)
             base = _OnUnitInterval(fn._replace(loc=middle, scale=middle / edge))
             # Both ends are exact in y = loc + half (2 v - 1), and v is not rounded to multiples of
@@ -495,16 +518,22 @@ def _coordinates(fn: Distribution) -> tuple[TorchDistributionMixin, _Map, _Map] 
         return dist.Uniform(zero, zero + 1), fn.icdf, fn.cdf
     if support.is_discrete:
         raise ValueError("it is discrete")
-    transform = onto_space = _transform_onto(support)
+    transform = _transform_onto(support)
+    # The base site has the density of `source`, taken to the fixed set by the inverse of a map.
+    source, onto_source = fn, transform
     if isinstance(fn, EllipticalDistribution):
         unit = torch.eye(fn.loc.shape[-1]).to(fn.scale_tril).expand_as(fn.scale_tril)
-        fn = fn._replace(loc=torch.zeros_like(fn.loc), scale_tril=unit)
-        onto_space = _transform_onto(fn.support)
-    return dist.TransformedDistribution(fn, [onto_space.inv]), transform, transform.inv
+        source = fn._replace(loc=torch.zeros_like(fn.loc), scale_tril=unit)
+        onto_source = _transform_onto(source.support)
+    return dist.TransformedDistribution(source, [onto_source.inv]), transform, transform.inv
 
 
 class _OnUnitInterval(TorchDistribution):
-    """A density on [0, 1] whose support is given by numbers, as nothing moves it."""
+    """A density on [0, 1] whose support is given by numbers, as nothing moves it.
+
+    Args:
+        density: The same density, whose support may hold tensors.
+    """
 
     arg_constraints: ClassVar[dict[str, Constraint]] = {}
     support = constraints.unit_interval
@@ -566,7 +595,7 @@ def _support_tensors(support: Constraint) -> list[Tensor]:
 
 
 class _FromUnitInterval(AffineTransform):
-    """A linear map of the unit interval."""
+    """A linear map whose domain, for torch, is the unit interval in place of the line."""
 
     domain = constraints.unit_interval
 
@@ -594,8 +623,9 @@ def _transform_onto(support: Constraint) -> Transform:
         bounded, reciprocal = upper.isfinite(), PowerTransform(lower.new_tensor(-1.0))
         rate = 1 / torch.where(bounded, upper - lower, 1.0)
         linear = AffineTransform(torch.where(bounded, 0.0, -rate), rate)
-        ends = _FromUnitInterval(0.0, 1.0), AffineTransform(lower, 1)
-        return ComposeTransform([ends[0], reciprocal, linear, reciprocal, ends[1]])
+        # The first map changes no value: it gives the composition its domain.
+        on_unit, shift = _FromUnitInterval(0.0, 1.0), AffineTransform(lower, 1)
+        return ComposeTransform([on_unit, reciprocal, linear, reciprocal, shift])
     onto: Transform = biject_to(support)
     half_lines = constraints.greater_than, constraints.greater_than_eq, constraints.less_than
     # Torch maps x to a + e^x or a - e^x. After a logarithm that is a + v or a - v, for v > 0.

@@ -75,11 +75,11 @@ class RestrictedPrior(TorchDistribution):
         least = getattr(support, "lower_bound", -math.inf)
         most = getattr(support, "upper_bound", math.inf)
         # Only numbers are compared: tensors may depend on latent sites, and their values vary.
-        numbers = [
+        lowers, uppers = [
             [x for x in pair if x is not None and not isinstance(x, Tensor)]
             for pair in ((low, least), (high, most))
         ]
-        if not max(numbers[0], default=-math.inf) < min(numbers[1], default=math.inf):
+        if not max(lowers, default=-math.inf) < min(uppers, default=math.inf):
             rule = "low must be below high, inside of the prior's support"
             raise ValueError(f"{rule}, got {low} and {high} for {prior} on {support}")
         self.low = torch.maximum(ends["low"], torch.as_tensor(least).to(ends["low"]))

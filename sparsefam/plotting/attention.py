@@ -76,9 +76,9 @@ def plot_attention(
     shown = _example_of(attention, example)
     if not isinstance(shown, Tensor) and is_categorical(shown):
         shown = probs_of(shown)
-    drawn = any(x is not None for x in (positions, values, tokens, value_function))
+    needs_positions = any(x is not None for x in (positions, values, tokens, value_function))
     positions = torch.empty(0) if positions is None else positions
-    if drawn or isinstance(shown, Tensor):
+    if needs_positions or isinstance(shown, Tensor):
         _check_lengths(positions, values=values, tokens=tokens)
     if not isinstance(shown, Tensor) and shown.event_shape:
         shape = tuple(shown.event_shape)
@@ -107,7 +107,11 @@ def plot_attention(
 def _example_of(
     attention: DensityLike | Tensor, example: int | tuple[int | slice, ...] | None
 ) -> DensityLike | Tensor:
-    """Return attention at an index of its batch."""
+    """Return attention at an index of its batch; all of it if the index is None.
+
+    Raises:
+        ValueError: Neither a distribution of this package nor a tensor; no index of the batch.
+    """
     if not isinstance(attention, Tensor) and not is_density(attention):
         raise ValueError(f"attention must be a distribution or a tensor, got {attention!r}")
     try:
@@ -117,7 +121,10 @@ def _example_of(
 
 
 def _check_lengths(positions: Tensor, **others: Tensor | Sequence[str] | None) -> None:
-    """Raise ValueError unless positions are (L,), and all others have that length or are None."""
+    """Raise ValueError unless positions are (L,), and values and words have length L or are None.
+
+    The names of `others` are for messages.
+    """
     if positions.dim() != 1 or len(positions) < 1:
         raise ValueError(f"positions must have shape (L >= 1,), got {tuple(positions.shape)}")
     for name, other in others.items():
@@ -132,7 +139,14 @@ def _draw_series(
     values: Tensor | None,
     value_function: Callable[[Tensor], Tensor] | None,
 ) -> None:
-    """Draw observations and the value function on a twin axis above the attention."""
+    """Draw observations and the value function on a twin axis above the attention.
+
+    Args:
+        ax: The axes of the attention.
+        positions: Positions of the observations (L,).
+        values: The observations (L,); None for the function alone.
+        value_function: From locations (Q,) to values (Q,); None for observations alone.
+    """
     twin = ax.twinx()
     color = ax.xaxis.label.get_color()
     heights = []
@@ -228,7 +242,7 @@ def _pixels(image: Tensor) -> NDArray[np.generic]:
 
 
 def _show(ax: "Axes", pixels: NDArray[np.generic], box: Box, **style: Any) -> None:
-    """Draw an image whose rows run down the second axis of the box."""
+    """Draw an image, (H, W) or channels last, whose rows run down the second axis of the box."""
     (left, right), (top, bottom) = box
     ax.imshow(pixels, extent=(left, right, bottom, top), interpolation="nearest", **style)
 
@@ -236,13 +250,22 @@ def _show(ax: "Axes", pixels: NDArray[np.generic], box: Box, **style: Any) -> No
 def _draw_cells(
     ax: "Axes", weights: Tensor, box: Box, labels: list[str | None], color: "ColorType | None"
 ) -> None:
-    """Draw cells of each head in its color, the largest with the greatest opacity."""
+    """Draw cells in the color of their head, the heaviest of each head with the greatest opacity.
+
+    Args:
+        ax: The axes.
+        weights: Weights (..., rows, columns) of cells that divide the box evenly.
+        box: Intervals that the cells cover, from left to right and from top to bottom.
+        labels: Names of the heads for the legend.
+        color: Color of all heads; None for the next ones of the axes' cycle.
+    """
     from matplotlib.colors import to_rgba
 
     cells = weights.detach().cpu().double().reshape(-1, *weights.shape[-2:]).numpy()
     for head, label in zip(cells, labels, strict=True):
         # No points: a legend entry, and the next color of the axes' cycle.
         (square,) = ax.plot([], [], "s", color=color, label=label)
+        # Red, green, blue and opacity of each cell.
         shades = np.empty((*head.shape, 4))
         shades[:] = to_rgba(square.get_color())
         shades[..., 3] = _OPAQUE * head / (head.max() or 1.0)

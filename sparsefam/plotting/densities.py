@@ -162,13 +162,13 @@ def probs_of(p: DensityLike) -> Tensor:
 
 
 def _intervals(p: DensityLike) -> Tensor:
-    """Return the support (K, 2) of a density."""
+    """Return the intervals (K, 2) of the support of a density of numbers."""
     ends = cast(IntervalUnion, p.support).intervals.detach()
     return ends[~ends[:, 0].isnan()]
 
 
 def _bulk(p: DensityLike) -> Tensor:
-    """Return the support (K, 2) with quantiles in place of infinite ends."""
+    """Return the intervals (K, 2) of the support, with quantiles in place of infinite ends."""
     ends = _intervals(p)
     if not ends.isinf().any():
         return ends
@@ -177,7 +177,7 @@ def _bulk(p: DensityLike) -> Tensor:
 
 
 def _line_view(elements: Sequence[DensityLike], data: Array | None) -> tuple[float, float]:
-    """Return the default view in one dimension."""
+    """Return the default view in one dimension: the supports and the data (n,), with a margin."""
     ends = [_bulk(p).cpu().double().flatten().numpy() for p in elements]
     shown = np.concatenate([*ends, [] if data is None else data])
     margin = _MARGIN * np.ptp(shown)
@@ -186,7 +186,15 @@ def _line_view(elements: Sequence[DensityLike], data: Array | None) -> tuple[flo
 
 @torch.no_grad()
 def _curve(p: DensityLike, view: tuple[float, float], points: int) -> tuple[Array, Array]:
-    """Return points (t, p(t)) from end to end of the view: zero off supports, upright at jumps."""
+    """Return locations t and heights p(t) (n,), (n,) of a line from end to end of the view.
+
+    It is zero off the support and upright at jumps.
+
+    Args:
+        p: A density of numbers, without a batch.
+        view: Ends of the view.
+        points: Number of points in each interval of the support, twice if it is infinite.
+    """
     ends = _intervals(p)
     shown, bulk = ends.clamp(*view), _bulk(p).clamp(*view)
     # Dense near the edges, where a density may be steep, but not at an edge, where rounding would
@@ -196,18 +204,28 @@ def _curve(p: DensityLike, view: tuple[float, float], points: int) -> tuple[Arra
     # On an infinite support, the bulk of a narrow density may be a small fraction of the view.
     spans = (bulk, shown) if ends.isinf().any() else (shown,)
     t = torch.cat([torch.lerp(span[:, 0], span[:, 1], fraction) for span in spans]).sort(0).values
+    # Locations (Q, K) in each interval of the support, with its ends.
     t = torch.cat([shown[None, :, 0], t, shown[None, :, 1]])
     height = p.prob(t)
     # Down to zero at the edges, unless the view ends before the support does.
     height[0] *= shown[:, 0] != ends[:, 0]
     height[-1] *= shown[:, 1] != ends[:, 1]
+    # One interval after the other, and then to the ends of the view.
     t, height = t.T.flatten(), height.T.flatten()
     t = torch.cat([t.new_tensor(view[:1]), t, t.new_tensor(view[1:])])
     return t.cpu().numpy(), torch.cat([height[:1], height, height[-1:]]).cpu().numpy()
 
 
 def _draw_contours(ax: "Axes", p: DensityLike, color: "ColorType", view: Box, points: int) -> None:
-    """Draw contours of a density by its values on a grid."""
+    """Draw contours of a density of two numbers by its values on a grid.
+
+    Args:
+        ax: The axes.
+        p: The density, without a batch.
+        color: Of the contours.
+        view: The intervals that the grid covers; an ellipse gets a closer one.
+        points: Points of the grid along each axis.
+    """
     if hasattr(p, "scale_tril") and hasattr(p, "loc"):  # an ellipse may be smaller than the view
         size = 1 if isinstance(p.support, Ellipsoid) else _FAR
         half = (1 + _MARGIN_2D) * size * p.scale_tril.detach().norm(dim=-1)
@@ -249,7 +267,7 @@ def _is_closed(p: DensityLike, height: Array) -> bool:
 
 
 def _plane_view(p: DensityLike, data: Array | None) -> Box:
-    """Return the default view in two dimensions: the supports, some draws and the data."""
+    """Return the default view in two dimensions: the supports, some draws and the data (n, 2)."""
     # Small components may fall between the points of a grid.
     with torch.random.fork_rng(devices=[p.mean.device] if p.mean.is_cuda else []):
         torch.manual_seed(0)
@@ -269,7 +287,7 @@ def _plane_view(p: DensityLike, data: Array | None) -> Box:
 
 
 def _quantile(height: Array, fraction: float) -> float:
-    """Return the height below which the grid has a fraction of its mass."""
+    """Return the height below which points of a grid have a fraction of the mass."""
     # Cells of a grid are equal, so heights are masses up to a factor.
     levels = np.sort(height, None)
     return float(levels[np.searchsorted(levels.cumsum(), fraction * levels.sum())])
@@ -290,7 +308,17 @@ def axes_of(ax: "Axes | None") -> "Axes":
 def labels_of(
     name: str, count: int, limit: int, label: str | Sequence[str] | None = None
 ) -> list[str | None]:
-    """Return the label of each line, at most `limit`, from one for the first or one for each."""
+    """Return the label of each line.
+
+    Args:
+        name: Of the distribution in a message.
+        count: Number of lines.
+        limit: The greatest number of lines.
+        label: One label, for the first line, or one for each.
+
+    Raises:
+        ValueError: Too many lines, or another number of labels.
+    """
     require_integer("limit", limit, 1)
     if count > limit:
         raise ValueError(f"{name} must have at most limit={limit} batch elements, got {count}")
@@ -303,31 +331,39 @@ def labels_of(
 
 
 def set_view(ax: "Axes", view: Domain) -> tuple[float, float]:
-    """Set the limits of the horizontal axis: finite and increasing."""
+    """Set the limits of the horizontal axis, and return them: finite and increasing."""
     ((low, high),) = box_of("view", view, 1)
     ax.set_xlim(low, high)
     return low, high
 
 
 def _array_of(data: ArrayLike | Tensor | None, event_shape: Sequence[int]) -> Array | None:
-    """Return observations as an array (n,) or (n, 2), or None."""
+    """Return observations as an array (n,) or (n, 2), or None if there are none.
+
+    Raises:
+        ValueError: Not finite numbers, or of another shape than events of `event_shape`.
+    """
     if data is None:
         return None
     try:
         array = np.asarray(data.tolist() if isinstance(data, Tensor) else data)
+        # Neither complex numbers nor texts.
         array = array.astype(float, casting="same_kind")
     except (TypeError, ValueError):
         raise ValueError(f"data must be numbers, got {data!r}") from None
-    wide = (*array.shape[:1], *event_shape)
-    allowed = (wide,) if event_shape else (wide, (*wide, 1))
+    shape = (*array.shape[:1], *event_shape)
+    allowed = (shape,) if event_shape else (shape, (*shape, 1))
     if not array.ndim or array.shape not in allowed or not np.isfinite(array).all():
         named = "(n, 2)" if event_shape else "(n,) or (n, 1)"
         raise ValueError(f"data must be finite, of shape {named}, got shape {array.shape}")
-    return array.reshape(wide)
+    return array.reshape(shape)
 
 
 def _next_row(ax: "Axes", name: str = "support") -> dict[str, Any]:
-    """Return the style of lines in the next row; `set_limits` sets its height."""
+    """Return the style of lines in a new row below the zero line; `set_limits` sets its height.
+
+    The name, "support" or "rug", begins the id by which `_rows` finds the lines.
+    """
     gid = f"{name} {len(_rows(ax))}"
     return {"transform": ax.get_xaxis_transform(), "gid": gid}
 
@@ -342,16 +378,19 @@ def _rows(ax: "Axes") -> dict[str, list["Line2D"]]:
 
 
 def _draw_support(ax: "Axes", ends: Tensor, view: tuple[float, float], color: "ColorType") -> None:
-    """Draw a bar over each interval, in a new row."""
+    """Draw a bar over each interval (J, 2) of a support, as far as it is in the view, in a new row.
+
+    All heights are 0 until `set_limits` sets them.
+    """
     style = _next_row(ax)
     seen = (ends[:, 0] < view[1]) & (ends[:, 1] > view[0])
     for first, last in ends[seen].tolist():
         shown = (max(first, view[0]), min(last, view[1]))
         ax.plot(shown, (0, 0), color=color, linewidth=3.2, solid_capstyle="butt", **style)
         # An arrow where the support goes on beyond the view.
-        for end, at, marker in zip((first, last), shown, "<>", strict=True):
-            if end != at:
-                ax.plot([at], [0], marker, color=color, markersize=5, clip_on=False, **style)
+        for end, drawn_end, marker in zip((first, last), shown, "<>", strict=True):
+            if end != drawn_end:
+                ax.plot([drawn_end], [0], marker, color=color, markersize=5, clip_on=False, **style)
 
 
 def draw_weights(
@@ -361,12 +400,21 @@ def draw_weights(
     labels: list[str | None],
     color: "ColorType | None",
 ) -> None:
-    """Draw stems at positions of nonzero weight, and mark these positions in a new row."""
+    """Draw stems at positions of nonzero weight, and mark these positions in a new row.
+
+    Args:
+        ax: The axes.
+        positions: Positions (L,).
+        weights: Weights (..., L); each row has a color.
+        labels: Names of the rows for the legend.
+        color: Color of all rows; None for the next ones of the axes' cycle.
+    """
     t = positions.detach().cpu()
     rows = weights.detach().cpu().reshape(-1, weights.shape[-1])
     for row, label in zip(rows, labels, strict=True):
         alive = row > 0
         at, height = t[alive].numpy(), row[alive].numpy()
+        # `set_limits` looks for the highest of the lines with this id.
         (dots,) = ax.plot(at, height, "o", color=color, markersize=3, label=label, gid="density")
         ax.vlines(at, 0, height, color=dots.get_color(), linewidth=1.4, alpha=0.75)
         ax.plot(at, 0 * height, "|", color=dots.get_color(), markersize=4, **_next_row(ax))
@@ -391,7 +439,7 @@ def set_limits(ax: "Axes", fraction: float = 1.0) -> None:
 
 
 def round_ticks(low: float, high: float, most: int) -> list[float]:
-    """Return about `most` round numbers between two."""
+    """Return round numbers from `low` to `high`, about `most` of them."""
     from matplotlib.ticker import MaxNLocator
 
     ticks = MaxNLocator(most, steps=[1, 2, 5, 10]).tick_values(low, high)
