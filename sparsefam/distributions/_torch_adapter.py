@@ -325,11 +325,17 @@ class TorchDensity(SparseDistribution):
 
     def _inside(self) -> Tensor:
         """Return a location in the support (*batch, *event)."""
-        known = self._known("mean")
-        return self._like.new_zeros(self.event_shape) if known is None else known.detach()
+        mean = self._of_torch("mean")
+        return self._like.new_zeros(self.event_shape) if mean is None else mean.detach()
 
-    def _known(self, name: str, *arguments: Tensor, call: bool = False) -> Tensor | None:
-        """Return a property or the value of a method of `base`, None if it is not implemented."""
+    def _of_torch(self, name: str, *arguments: Tensor, call: bool = False) -> Tensor | None:
+        """Return a property of `base`, or the result of a method; None if it is not implemented.
+
+        Args:
+            name: Of the property or the method.
+            arguments: Of the method; none for a property.
+            call: Whether it is a method without arguments.
+        """
         try:
             member: Any = getattr(self.base, name)
             return member(*arguments) if arguments or call else member
@@ -371,7 +377,7 @@ class TorchMultivariate(TorchDensity):
         raise NotImplementedError(f"{type(self.base).__name__} has no quadrature rule")
 
     def _required(self, name: str) -> Tensor:
-        value = self._known(name)
+        value = self._of_torch(name)
         if value is None:
             raise NotImplementedError(f"{type(self.base).__name__} has no {name}")
         return value
@@ -419,14 +425,15 @@ class TorchUnivariate(TorchDensity, Univariate):
 
     @property
     def _coordinate(self) -> DoubleExponential:
-        """The coordinate, around the mode or what else is known of the middle."""
+        """The coordinate, around torch's mean, median or mode if there is one."""
         with torch.no_grad():
             center = self._inside()
             half = torch.full_like(center, 0.5)
-            for known in (self._known("mode"), self._known("icdf", half), self._known("mean")):
-                if known is not None:
-                    within = known.isfinite() & self.support.check(known)
-                    center = torch.where(within, known, center)
+            middles = self._of_torch("mode"), self._of_torch("icdf", half), self._of_torch("mean")
+            for middle in middles:  # the last one that is valid counts
+                if middle is not None:
+                    within = middle.isfinite() & self.support.check(middle)
+                    center = torch.where(within, middle, center)
             # Without a variance, half the width of the uniform density of the same height, or less
             # where the log density is more curved.
             top = self.base.log_prob(center)
@@ -437,17 +444,17 @@ class TorchUnivariate(TorchDensity, Univariate):
                 fall = top - self.base.log_prob(center + torch.stack([-step, step])).mean(0)
                 curved = step / (2 * fall).sqrt()
                 spread = torch.where(curved < spread, curved, spread)
-            known = self._known("stddev")
-            if known is not None:
-                valid = known.isfinite() & (known > 0)
+            stddev = self._of_torch("stddev")
+            if stddev is not None:
+                valid = stddev.isfinite() & (stddev > 0)
                 if self._is_unbounded and (indices := self.tail_indices()) is not None:
                     # A variance that hardly exists says nothing of the middle.
                     valid = valid & (indices[1] > 2.5)
-                spread = torch.where(valid, known, spread)
+                spread = torch.where(valid, stddev, spread)
         return DoubleExponential(*self.geometry()[:2], center, spread)
 
     def _log_q(self, t: Tensor) -> Tensor:
-        # Without checks, where no derivative may be undefined.
+        # Without gradients torch's own, at locations inside: no derivative may be undefined.
         return (self if torch.is_grad_enabled() else self.base).log_prob(t)
 
     @property
@@ -459,37 +466,41 @@ class TorchUnivariate(TorchDensity, Univariate):
     @property
     def _panels(self) -> Panels:
         line, name = self._coordinate, type(self.base).__name__
-        return Panels(self._log_q, line, self._ends(), places=self._division(line), name=name)
+        return Panels(self._log_q, line, self._ends(), kinks=self._possible_kinks(line), name=name)
 
-    def _division(self, line: Coordinate) -> Tensor:
-        """Return coordinates (J, *batch) of what may be kinks: the mode, at 0, and loc."""
-        mode = torch.zeros_like(self._like).unsqueeze(0)
+    def _possible_kinks(self, line: Coordinate) -> Tensor:
+        """Return coordinates (J, *batch) of possible kinks: the center, at 0, and loc.
+
+        There are none for a class without kinks.
+        """
+        center = torch.zeros_like(self._like).unsqueeze(0)
         if facts_of(self.base).is_smooth:
-            return mode[:0]
-        loc = self._known("loc")
-        return mode if loc is None else torch.cat([mode, line.onto(loc).expand_as(mode)])
+            return center[:0]
+        loc = self._of_torch("loc")
+        return center if loc is None else torch.cat([center, line.onto(loc).expand_as(center)])
 
     def cdf(self, value: Tensor) -> Tensor:
         """Return the mass below `value`, by torch's formula if there is one."""
         self._check_value(value)
-        below = self._known_cdf(value)
+        below = self._torch_cdf(value)
         return super().cdf(value) if below is None else below
 
-    def _known_cdf(self, value: Tensor) -> Tensor | None:
+    def _torch_cdf(self, value: Tensor) -> Tensor | None:
         """Return torch's distribution function at values (*sample, *batch), None if it has none."""
         low, high = self._ends()
         inside = (low < value) & (value < high)
         t = torch.where(inside, value, self._inside())
-        known = self._known("cdf", t)
-        if known is None:
+        below = self._of_torch("cdf", t)
+        if below is None:
             return None
-        if known.requires_grad and _has_gamma(self.base):
-            below = self._panels.tail(t, torch.zeros_like(inside))
-            known = known.detach() + (below - below.detach())
-        return torch.where(inside, known, (value >= high).to(known.dtype))
+        if below.requires_grad and _has_gamma(self.base):
+            # Torch's value with the derivatives of an integral.
+            integral = self._panels.tail(t, torch.zeros_like(inside))
+            below = below.detach() + (integral - integral.detach())
+        return torch.where(inside, below, (value >= high).to(below.dtype))
 
     def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
-        below = None if log or self._has_masses else self._known_cdf(value)
+        below = None if log or self._has_masses else self._torch_cdf(value)
         if below is None:
             return super()._tail(value, upper, log)
         tail = torch.where(upper, 1 - below, below)
@@ -509,32 +520,32 @@ class TorchUnivariate(TorchDensity, Univariate):
         return law.log_mass(start, end)
 
     def _quantile(self, value: Tensor) -> Tensor:
-        known = self._known("icdf", value * torch.ones_like(self._like))
-        return super()._quantile(value) if known is None else known
+        quantiles = self._of_torch("icdf", value * torch.ones_like(self._like))
+        return super()._quantile(value) if quantiles is None else quantiles
 
     @property
     def mean(self) -> Tensor:
         """Mean (*batch); not finite if there is none."""
-        known = self._known("mean")
-        return super().mean if known is None else known
+        by_torch = self._of_torch("mean")
+        return super().mean if by_torch is None else by_torch
 
     @property
     def variance(self) -> Tensor:
         """Variance (*batch); not finite if there is none."""
-        known = self._known("variance")
-        return super().variance if known is None else known
+        by_torch = self._of_torch("variance")
+        return super().variance if by_torch is None else by_torch
 
     @property
     def mode(self) -> Tensor:
         """Where the density is highest (*batch); without gradient if it is searched."""
-        # Torch's of a Kumaraswamy is NaN.
-        known = None if torch_class(self.base) is Kumaraswamy else self._known("mode")
-        return super().mode if known is None else known
+        # Torch's mode of a Kumaraswamy is NaN.
+        by_torch = None if torch_class(self.base) is Kumaraswamy else self._of_torch("mode")
+        return super().mode if by_torch is None else by_torch
 
     def entropy(self) -> Tensor:
         """Return the Shannon entropy (*batch)."""
-        known = self._known("entropy", call=True)
-        return super().entropy() if known is None else known
+        by_torch = self._of_torch("entropy", call=True)
+        return super().entropy() if by_torch is None else by_torch
 
     def _moment(self, n: int, terms: Tensor) -> Tensor:
         if (indices := self.tail_indices()) is None:
@@ -554,20 +565,20 @@ class TorchUnivariate(TorchDensity, Univariate):
 
     def to_float64(self) -> SparseDistribution:
         # A uniform density becomes one with closed forms of expectations.
-        uniform = self._twin()
+        uniform = self._as_beta_gaussian()
         return super().to_float64() if uniform is None else uniform
 
     def _expect_basis(self, psi: Basis, order: int) -> Tensor:
-        uniform = self._twin()
+        uniform = self._as_beta_gaussian()
         return super()._expect_basis(psi, order) if uniform is None else uniform.expect(psi, order)
 
     def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
-        if (uniform := self._twin()) is None:
+        if (uniform := self._as_beta_gaussian()) is None:
             return super()._beta_covariance(phi, psi, beta)
         self.escort(beta)  # refuses all but 1
         return uniform.generalized_covariance(phi, psi, 1.0)
 
-    def _twin(self) -> BetaGaussian | None:
+    def _as_beta_gaussian(self) -> BetaGaussian | None:
         """Return a uniform density in a class with closed forms of expectations, else None."""
         if torch_class(self.base) is not Uniform:
             return None
@@ -578,7 +589,7 @@ class TorchUnivariate(TorchDensity, Univariate):
 @register_expect(TorchUnivariate, Fourier)
 def _expect_waves(p: TorchUnivariate, psi: Fourier) -> Tensor:
     """Integrate waves with many nodes, which half of them confirm."""
-    if (twin := p._twin()) is not None:
+    if (twin := p._as_beta_gaussian()) is not None:
         return twin.expect(psi)
     found, rough = (p._expect_basis(psi, order) for order in (_WAVES, _WAVES // 2))
     fits = (rough - found).abs() < 1e-4

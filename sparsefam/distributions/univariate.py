@@ -32,8 +32,8 @@ _NEAR = -2.0
 # Powers of 16 among which the scale of a density on an infinite interval is searched for, as far as
 # a coordinate reaches in float64.
 _SCALES = tuple(16.0**k for k in range(-215, 216))
-# Shares of the range where a density matters at which it is cut, closer at its ends.
-_SHARES = tuple(math.sin(math.pi * k / 24) ** 2 for k in range(13))
+# Fractions of the range where a density matters at which it is cut, closer at its ends.
+_FRACTIONS = tuple(math.sin(math.pi * k / 24) ** 2 for k in range(13))
 # Rounds of the search for this range. Each can divide it by six.
 _ROUNDS = 8
 # Steps of the search for a quantile, which may be next to a power.
@@ -177,7 +177,7 @@ class Univariate(SparseDistribution):
             self._ends(),
             edges=edges,
             region=self.__dict__.get("_region"),
-            shares=_SHARES if len(edges) == 2 else _SHARES[::2],
+            fractions=_FRACTIONS if len(edges) == 2 else _FRACTIONS[::2],
             log_mass=self._log_mass,
         )
 
