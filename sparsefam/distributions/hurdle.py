@@ -70,6 +70,7 @@ class Hurdle(MixedDistribution):
 
     def _intervals(self) -> Tensor:
         inner = self.base._intervals().to(self._like.dtype)
+        # The atom as an interval of length 0.
         return torch.cat([inner, torch.zeros_like(inner[..., :1, :])], -2)
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -85,8 +86,8 @@ class Hurdle(MixedDistribution):
         if not log:
             tail = (1 - gate) * self.base._tail(t, upper)
             return self._as_given(torch.where(has_atom, gate, 0.0) + tail, value)
-        # `bare` has no atom: it is the tail itself where 0 is not in it, and elsewhere the tail on
-        # the other side, 1 less which is accurate where the tail is large.
+        # `bare` is the logarithm of a tail without the atom: this tail if 0 is not in it, else the
+        # tail on the other side, whose difference from 1 is accurate where this tail is large.
         bare = self._log_complement + self.base._log_tail(t, upper ^ has_atom)
         bare = torch.where(bare > -math.inf, bare, -math.inf)
         with_atom = gate + (1 - gate) * self.base._tail(t, upper)

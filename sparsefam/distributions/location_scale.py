@@ -49,6 +49,7 @@ class _Convex(QuadratureGenerator):
 
     def sample(self, shape: Size) -> Tensor:
         # The root of x g'(a) - g(x) + g(0), the area between 0 and x.
+        # The mass between 0 and the sample, with the sign of the sample.
         area = torch.rand(shape, dtype=self.alpha.dtype, device=self.alpha.device) - 0.5
         edge = self.edge * (1 - torch.finfo(self.alpha.dtype).eps)
         zero = torch.zeros_like(edge)

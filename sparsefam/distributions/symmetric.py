@@ -75,6 +75,7 @@ class SymmetricDistribution(StandardizedDistribution, Univariate):
         low, high = broadcast_arguments(low=low, high=high)
         valid = (low < high) & torch.isfinite(high - low)
         require(valid, "low", "below high, and both finite", {"low": low, "high": high})
+        # The edge of the support, in units of the scale, may depend on the other arguments.
         p = cls((low + high) / 2, (high - low) / 2, *args, **options)
         edge = p.generator.edge
         if isinstance(edge, float) and math.isinf(edge):
@@ -106,7 +107,8 @@ class SymmetricDistribution(StandardizedDistribution, Univariate):
         cuts, edge = self._cuts(), self.generator.edge
         if isinstance(edge, float) and math.isinf(edge):
             return Geometry(None, None, cuts)
-        # Cuts may lie a few rounding errors inside; ends at which a density jumps must be exact.
+        # Cuts may lie a few rounding errors inside; ends at which a density jumps must be exact, so
+        # that cuts near an end are replaced by it.
         low, high = self.loc - edge * self.scale, self.loc + edge * self.scale
         size = torch.maximum(self.scale, self.loc.abs())
         near = 8 * torch.finfo(size.dtype).eps * size.unsqueeze(-1)
@@ -216,8 +218,9 @@ class SymmetricDistribution(StandardizedDistribution, Univariate):
         return 2 * order
 
     def _covariance(self, phi: Basis, psi: Basis) -> Tensor:
-        # Numbers in memory for each density: pairs at all nodes; or, if all functions are local,
-        # functions at two rules of 48 nodes on every piece, of which each function makes three.
+        # Numbers in memory for each density, roughly: pairs of functions at 80 nodes on each half;
+        # or, if all functions are local, functions at two rules of 48 nodes on every piece, of
+        # which each function makes three.
         count = self._node_count(80) * len(phi) * len(psi)
         if phi.effective_support is not None and psi.effective_support is not None:
             count = self._node_count(48) * 3 * (len(phi) + len(psi)) ** 2

@@ -199,7 +199,7 @@ class Truncated(Univariate):
         resolved = resolved & self._log_mass.isfinite()
         if law is not None or not isinstance(self.base, TorchUnivariate):
             return resolved
-        if (below := self.base._of_torch("cdf", ends)) is not None:
+        if (below := self.base._by_torch("cdf", ends)) is not None:
             missed = (below.diff(dim=0).squeeze(0) - self._log_mass.exp()).abs()
             resolved = resolved & ~(missed > _MISSED)
         # In the variable of `onto_line` the density decays exponentially beyond the outermost cuts.
@@ -225,8 +225,8 @@ class Truncated(Univariate):
         """The part of the base's support between the ends, which moves with both."""
         intervals = self.base._intervals().to(self._like.dtype)
         intervals = clamp(intervals, self.low[..., None, None], self.high[..., None, None])
-        # Under vmap and in compiled graphs values cannot be read, and any interval counts as finite:
-        # then only bijections differ.
+        # Under vmap and in compiled graphs values cannot be read, and any interval counts as
+        # finite: then only bijections differ.
         readable = branches_allowed(intervals)
         if intervals.shape[-2] == 1 and (not readable or bool(intervals.isfinite().all())):
             return Interval(intervals[..., 0, 0], intervals[..., 0, 1], self.log_prob)
@@ -300,9 +300,9 @@ class Truncated(Univariate):
     def _has_masses(self) -> bool:
         return self._base_law is not None
 
-    def _log_part(self, start: Tensor, end: Tensor) -> Tensor:
+    def _log_mass_between(self, start: Tensor, end: Tensor) -> Tensor:
         if (law := self._base_law) is None:
-            return super()._log_part(start, end)
+            return super()._log_mass_between(start, end)
         return law.log_fraction(*self._ends(), start, end)
 
     def _inverse(self, q: Tensor) -> Tensor:
