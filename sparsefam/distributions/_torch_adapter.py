@@ -286,6 +286,7 @@ class TorchDensity(SparseDistribution):
         return f"{type(self).__name__}({self.base})"
 
     def __getitem__(self, index: Any) -> Self:
+        # The parent checks the index; the distribution of torch is indexed apart.
         shape, take = super().__getitem__(index).batch_shape, selection(index)
         new = type(self)(select_batch(self._expanded(), shape, take))
         t = self._inside().expand(self.batch_shape + self.event_shape)
@@ -435,6 +436,7 @@ class TorchUnivariate(TorchDensity, Univariate):
         return self.geometry()[:2] == (None, None)
 
     def _inside(self) -> Tensor:
+        """Return a location in the support (*batch), from its ends."""
         lower, upper = (x if x is None else x.detach() for x in self.geometry()[:2])
         if lower is not None and upper is not None:
             return (lower + upper) / 2
@@ -519,6 +521,7 @@ class TorchUnivariate(TorchDensity, Univariate):
         return torch.where(inside, below, (value >= high).to(below.dtype))
 
     def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
+        """Return tails by torch's distribution function where it is accurate, else by integrals."""
         below = None if log or self._has_masses else self._torch_cdf(value)
         if below is None:
             return super()._tail(value, upper, log)

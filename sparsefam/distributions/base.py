@@ -541,6 +541,7 @@ class StandardizedDistribution(SparseDistribution):
         raise NotImplementedError
 
     def _expect_basis(self, psi: Basis, order: int) -> Tensor:
+        """Return the expectation of a basis (*batch, N) by quadrature, by blocks of the batch."""
         count = self._node_count(order) * len(psi)
         if psi.effective_support is None:
             return self._in_blocks(lambda p: p._expect_at_nodes(psi, order), count)
@@ -639,6 +640,7 @@ class StandardizedDistribution(SparseDistribution):
         return -self._log_escort(log_mean) / self.alpha.clamp(max=1e30)
 
     def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
+        """Return the norm times the covariance under the escort, (*batch, M, N)."""
         covariance = self.escort(beta)._covariance(phi, psi)
         power = 2 - self.alpha if beta is None else beta
         # ||p||_beta^beta = int p^beta, with dt = |det A| dx.

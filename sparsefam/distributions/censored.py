@@ -87,6 +87,7 @@ class Censored(MixedDistribution):
         return self.low.double(), self.high.double()
 
     def _atoms(self) -> tuple[Tensor, Tensor]:
+        """Return the finite ends, 0 for others, and the log masses beyond (2, *batch)."""
         ends, (first, last) = torch.stack(self._ends()), self._base_ends()
         present = ends.isfinite() & torch.stack([ends[0] > first, ends[1] < last])
         # The mass below the lower end, and the mass above the upper one.
@@ -120,7 +121,7 @@ class Censored(MixedDistribution):
         return self._as_given(log_p, value)
 
     def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
-        # The tail of the base between the ends; beyond them all of the mass, or none.
+        """Return the tail of the base between the ends; beyond them all of the mass, or none."""
         inside = (self.low <= value) & (value < self.high)
         none, every = (-math.inf, 0.0) if log else (0.0, 1.0)
         outside = torch.where((value < self.low) == upper, every, none)

@@ -82,6 +82,7 @@ class Hurdle(MixedDistribution):
         return self._as_given(torch.where(value == 0, self._atoms()[1][0], log_p), value)
 
     def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
+        """Return the tail of the base times 1 - gate, plus the gate where 0 is in the tail."""
         gate, t, has_atom = self.gate.double(), value.double(), (value >= 0) ^ upper
         if not log:
             tail = (1 - gate) * self.base._tail(t, upper)
@@ -97,6 +98,7 @@ class Hurdle(MixedDistribution):
         return self._as_given(torch.where(has_atom, with_atom, bare), value)
 
     def _quantile(self, value: Tensor) -> Tensor:
+        """Return quantiles of probabilities (..., *batch): 0, or quantiles of the base."""
         q, gate = value.double() * torch.ones_like(self.gate), self.gate.double()
         zero = torch.zeros_like(gate)
         # Probabilities from `start`, the mass below 0, to start + gate have the quantile 0.
@@ -118,6 +120,7 @@ class Hurdle(MixedDistribution):
         return bool(((low <= 0) & (0 <= high)).all())
 
     def _from_base(self, t: Tensor) -> Tensor:
+        """Return draws of the base, set to 0 with probability gate, differentiable in the gate."""
         gate = self.gate.double()
         nonzero = torch.rand(t.shape, dtype=t.dtype, device=t.device) >= gate
         t = torch.where(nonzero, t, 0.0)

@@ -342,6 +342,7 @@ class Mixture(Univariate):
         )
 
     def _quantile(self, value: Tensor) -> Tensor:
+        """Return quantiles of probabilities (..., *batch), roots of an equation for a tail."""
         value = value * torch.ones_like(self._like)
         inside = (value > 0) & (value < 1)
         level = torch.where(inside, value, 0.5)
@@ -385,6 +386,7 @@ class Mixture(Univariate):
         return t.detach() + (moved - moved.detach())
 
     def _draw(self, sample_shape: Size) -> Tensor:
+        """Return samples (*sample, *batch, *event), each from a component drawn by its weight."""
         rank = len(self.event_shape)
         # A draw of each component (*sample, *batch, K, *event), of which one is selected.
         table = torch.cat(

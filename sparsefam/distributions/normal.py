@@ -42,6 +42,7 @@ class _DenseUnivariate(SymmetricDistribution):
         return Law(name, self.loc.double(), self.scale.double())
 
     def _interval(self, a: Tensor, b: Tensor, log: bool = False) -> Tensor:
+        """Return the mass between a and b, or its logarithm, by the law; none unless a < b."""
         law, ordered = self._law_of_parameters, a < b
         # Elsewhere the mass next to the center is computed, and not selected.
         start = torch.where(ordered, a.double(), self.loc.double())

@@ -153,6 +153,7 @@ class ScaledBeta(Univariate):
 
     @property
     def _panels(self) -> Panels:
+        """The density on subintervals in terms of log odds, on the line."""
         odds, ends = self._odds, self._ends()
         # The log odds have about the variance 1/a + 1/b if a and b are large. For small ones the
         # log density is curved on a width of about 1.

@@ -129,6 +129,7 @@ class SymmetricDistribution(StandardizedDistribution, Univariate):
         return torch.where(inside, self.generator.cdf(x), outside)
 
     def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
+        """Return tails by the distribution function of q, at -x for the upper ones."""
         x, inside = self._standardize(value)
         x = torch.where(upper, -x, x)
         if log:
@@ -148,8 +149,9 @@ class SymmetricDistribution(StandardizedDistribution, Univariate):
         return self.loc
 
     def _moment_about(self, n: int, center: Tensor) -> Tensor:
-        # The binomial theorem for (loc - center) + scale x. Odd moments of x are 0: all terms have
-        # the same sign, and none cancel.
+        """Return E[(t - center)^n] (*batch)."""
+        # By the binomial theorem for t - center = (loc - center) + scale x. Odd moments of x
+        # are 0: all terms have the same sign, and none cancel.
         offset, total = self.loc - center, torch.zeros_like(self.loc)
         for k in range(0, n + 1, 2):
             even_moment = self.scale**k * self.generator.moment(k)
@@ -180,10 +182,11 @@ class SymmetricDistribution(StandardizedDistribution, Univariate):
         return torch.where(outside | self.alpha.isinf(), 1.0, mass).to(self.loc.dtype)
 
     def _quantile(self, value: Tensor) -> Tensor:
+        """Return quantiles of probabilities (..., *batch), NaN for numbers outside [0, 1]."""
         value = value * torch.ones_like(self.loc)
         inside = (value > 0) & (value < 1)
         x = self.generator.icdf(torch.where(inside, value, 0.5))
-        # NaN outside [0, 1], where values are not validated.
+        # The ends are the quantiles of 0 and 1.
         sign = (value == 1).to(x.dtype) - (value == 0).to(x.dtype)
         edge = torch.where(sign == 0, math.nan, self.generator.edge * sign)
         return self.loc + self.scale * torch.where(inside, x, edge)

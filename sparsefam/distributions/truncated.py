@@ -147,7 +147,7 @@ class Truncated(Univariate):
         return Geometry(*(x.to(self._like.dtype) for x in self._ends()))
 
     def _ends(self) -> tuple[Tensor, Tensor]:
-        # Ends beyond the support of the base are moved onto its ends.
+        """Return the ends (*batch) in float64, moved into the support of the base."""
         if (law := self._base_law) is not None:
             return law.ends(self.low.double(), self.high.double())
         ends = sort_cuts(self.base._intervals().flatten(-2))
@@ -240,6 +240,7 @@ class Truncated(Univariate):
         return is_whole or bool(self._intervals()[..., 1:, :].isnan().all())
 
     def _moment(self, n: int, terms: Tensor) -> Tensor:
+        """Return a moment of order n, the sum of its terms, infinite or NaN by tail indices."""
         base = self.base
         indices = base.tail_indices() if isinstance(base, TorchUnivariate) else None
         if indices is None:

@@ -173,12 +173,12 @@ class _Normal(_Standard):
 
     @classmethod
     def log_mass(cls, ends: _Ends) -> Tensor:
-        mass = torch.log1p(-ends.tails.sum(0))
+        log_mass = torch.log1p(-ends.tails.sum(0))
         if ends.are_wide:
-            return mass
+            return log_mass
         # 1 less the tails cancels on one side of the mode, and between near ends.
         by_density = (ends.sides.amax(0) > 0) | _is_near(*ends.triple)
-        return torch.where(by_density, ends.relative + cls.highest(*ends.triple), mass)
+        return torch.where(by_density, ends.relative + cls.highest(*ends.triple), log_mass)
 
     @classmethod
     def relative(cls, ends: _Ends) -> Tensor:
@@ -217,7 +217,7 @@ class _Normal(_Standard):
         if ends.are_wide:
             return x, None
         a, b, w = ends.triple
-        # Around 0 by the difference of the tails, which erf knows to more digits.
+        # Around 0 by erf, which has more digits there than a tail near one half.
         central = (torch.maximum(below, above) < 0.75) & (ends.sides.amax(0) > -_WIDE)
         if _any(central):
             center = torch.erfinv(torch.lerp(torch.erf(_ROOT * a), torch.erf(_ROOT * b), q))
