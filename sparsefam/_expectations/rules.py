@@ -74,7 +74,7 @@ class Components(Rule):
         return p._expect_basis(psi, mode.order)
 
     def reason(self, p: Mixture, psi: Basis, mode: Mode) -> str:
-        return "; ".join(explain(component, psi, mode.order) for component in p._parts)
+        return "; ".join(explain(component, psi, mode.order) for component in p._densities)
 
 
 class Quadrature(Rule):

@@ -65,19 +65,19 @@ class MixedDistribution(Univariate):
         return WithAtoms(self._intervals(), atoms.to(self._like.dtype), self.log_prob)
 
     def _total(self, at_atoms: Tensor, within: Tensor) -> Tensor:
-        """Return the mean of a function of t, in the type of the parameters.
+        """Return the mean of a function of t (*batch, *shape), in the type of the parameters.
 
         Args:
             at_atoms: Its values at the atoms (K, *batch, *shape).
             within: Its mean under the continuous law (*batch, *shape).
         """
-        masses, mass = self._atoms()[1].exp(), self._continuous()[1].exp()
-        extra = (1,) * (within.dim() - mass.dim())
-        masses, mass = (x.reshape((*x.shape, *extra)) for x in (masses, mass))
+        atom_masses, inner_mass = self._atoms()[1].exp(), self._continuous()[1].exp()
+        extra = (1,) * (within.dim() - inner_mass.dim())
+        atom_masses, inner_mass = (x.reshape((*x.shape, *extra)) for x in (atom_masses, inner_mass))
         # A law may have no mean where its mass is zero, and NaN times zero is NaN.
-        value = (masses * torch.where(masses > 0, at_atoms, 0.0)).sum(0)
-        value = value + mass * torch.where(mass > 0, within, 0.0)
-        return value.to(self._like.dtype)
+        total = (atom_masses * torch.where(atom_masses > 0, at_atoms, 0.0)).sum(0)
+        total = total + inner_mass * torch.where(inner_mass > 0, within, 0.0)
+        return total.to(self._like.dtype)
 
     @property
     def mean(self) -> Tensor:
@@ -145,7 +145,7 @@ class MixedDistribution(Univariate):
         return self._from_base(self.base.rsample(shape)).to(self._like.dtype)
 
     def _from_base(self, t: Tensor) -> Tensor:
-        """Turn draws of the base into draws of this law."""
+        """Return draws of this law, made from draws (*sample, *batch) of the base in float64."""
         raise NotImplementedError
 
     @property
@@ -162,5 +162,5 @@ class MixedDistribution(Univariate):
         raise NotImplementedError(_NO_LEVELS)
 
     def _as_given(self, x: Tensor, value: Tensor) -> Tensor:
-        """Return float64 numbers in the type of the parameters and of their argument."""
+        """Return float64 results in the type of the parameters, or of `value` if that is longer."""
         return x.to(torch.promote_types(self._like.dtype, value.dtype))

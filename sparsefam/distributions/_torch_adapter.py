@@ -54,16 +54,16 @@ _FINE, _WAVES = 64, 512
 _SMALL = 1e-3
 
 
-def _standard(standard: Normal | Laplace, p: Any) -> SparseDistribution:
-    """Return a density with the parameters of torch's, without checks."""
+def _with_parameters(prototype: Normal | Laplace, p: Any) -> SparseDistribution:
+    """Return a copy of a density with loc and scale of torch's density p, without checks."""
     alpha = torch.ones_like(p.loc)
-    return standard._replace(p.batch_shape, loc=p.loc, scale=p.scale, alpha=alpha)
+    return prototype._replace(p.batch_shape, loc=p.loc, scale=p.scale, alpha=alpha)
 
 
 # Densities of this package by classes of torch that they take the place of.
 WRAPPERS: dict[type | None, Callable[[Any], SparseDistribution]] = {
-    torch.distributions.Normal: partial(_standard, Normal(0.0, 1.0, validate_args=False)),
-    torch.distributions.Laplace: partial(_standard, Laplace(0.0, 1.0, validate_args=False)),
+    torch.distributions.Normal: partial(_with_parameters, Normal(0.0, 1.0, validate_args=False)),
+    torch.distributions.Laplace: partial(_with_parameters, Laplace(0.0, 1.0, validate_args=False)),
     torch.distributions.MultivariateNormal: lambda p: MultivariateNormal(
         p.loc, scale_tril=p.scale_tril, validate_args=False
     ),
@@ -91,16 +91,19 @@ def dtype_of(p: Distribution) -> torch.dtype:
     """Return the floating-point type of a distribution's parameters."""
     if isinstance(p, SparseDistribution):
         return p._like.dtype
-    return _options(p).get("dtype", torch.get_default_dtype())
+    return _dtype_and_device(p).get("dtype", torch.get_default_dtype())
 
 
-def _options(p: Distribution) -> dict[str, Any]:
-    """Return dtype and device of the first floating-point tensor, empty if there is none."""
+def _dtype_and_device(p: Distribution) -> dict[str, Any]:
+    """Return dtype and device, by name, of the first floating-point tensor of a distribution.
+
+    Distributions that it holds come last. The result is empty if there is no tensor.
+    """
     held = vars(p).values()
     for value in held:
         if isinstance(value, Tensor) and value.is_floating_point():
             return {"dtype": value.dtype, "device": value.device}
-    return next((_options(value) for value in held if isinstance(value, Distribution)), {})
+    return next((_dtype_and_device(value) for value in held if isinstance(value, Distribution)), {})
 
 
 def wrap(p: Any) -> SparseDistribution:
@@ -139,7 +142,12 @@ def to_float64(p: Any) -> Any:
 def exact_base(base: Any, **arguments: Tensor | float) -> tuple[Any, ...]:
     """Return a density of numbers in float64 and arguments, in one batch.
 
-    The arguments have the type of the density, or a longer one.
+    Args:
+        base: The density, of torch or of this package.
+        arguments: Numbers and tensors by name, for messages.
+
+    Returns:
+        The density in float64, then each argument in the type of `base`, or a longer one.
 
     Raises:
         ValueError: `base` not a continuous univariate distribution; shapes that do not broadcast.
@@ -170,7 +178,7 @@ def _ends_of(p: Any) -> tuple[Any, Any]:
 
 
 def _bounds(support: Any) -> tuple[Any, Any]:
-    """Return the bounds of a constraint, None where it has none."""
+    """Return the lower and upper bound of a constraint of torch, None where it has none."""
     return getattr(support, "lower_bound", None), getattr(support, "upper_bound", None)
 
 
@@ -255,8 +263,12 @@ class TorchDensity(SparseDistribution):
     Off the support `log_prob` is -inf with zero gradient, whatever torch returns there.
 
     Args:
-        base: The distribution (*batch); `expand` does not change it, as torch.jit cannot trace some
-            of torch's.
+        base: The distribution (*batch); `expand` does not change it, as torch.jit cannot trace
+            `expand` of some of torch's.
+
+    Attributes:
+        base: The distribution in float64, if it is one of torch's or Pyro's classes over numbers;
+            its batch broadcasts to the batch of this density.
     """
 
     arg_constraints: ClassVar[dict[str, Constraint]] = {}
@@ -267,13 +279,14 @@ class TorchDensity(SparseDistribution):
         # Torch's univariate formulas are inaccurate in float32. Classes of users are not converted.
         double = not base.event_shape and torch_class(base) is not None
         self.base: Any = map_tensors(self._sampler, in_float64) if double else self._sampler
-        self._ones = torch.ones(base.batch_shape, **_options(self.base))
+        self._ones = torch.ones(base.batch_shape, **_dtype_and_device(self.base))
         SparseDistribution.__init__(self, base.batch_shape, base.event_shape, False)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.base})"
 
     def __getitem__(self, index: Any) -> Self:
+        # The parent checks the index; the distribution of torch is indexed apart.
         shape, take = super().__getitem__(index).batch_shape, selection(index)
         new = type(self)(select_batch(self._expanded(), shape, take))
         t = self._inside().expand(self.batch_shape + self.event_shape)
@@ -315,21 +328,33 @@ class TorchDensity(SparseDistribution):
         return self._expanded().rsample(sample_shape)
 
     def _expanded(self) -> Any:
+        """Return the distribution as given, with the batch of this density."""
         p = self._sampler
         return p if p.batch_shape == self.batch_shape else p.expand(self.batch_shape)
 
     def _move_inside(self, value: Tensor, inside: Tensor) -> Tensor:
-        """Replace values outside the support by a location inside."""
+        """Return values (..., *batch, *event), replaced by a location inside where they are not.
+
+        Args:
+            value: The values.
+            inside: Whether they are in the support (..., *batch).
+        """
         inside = inside.reshape((*inside.shape, *(1,) * len(self.event_shape)))
         return torch.where(inside, value, self._inside())
 
     def _inside(self) -> Tensor:
         """Return a location in the support (*batch, *event)."""
-        known = self._known("mean")
-        return self._like.new_zeros(self.event_shape) if known is None else known.detach()
+        mean = self._by_torch("mean")
+        return self._like.new_zeros(self.event_shape) if mean is None else mean.detach()
 
-    def _known(self, name: str, *arguments: Tensor, call: bool = False) -> Tensor | None:
-        """Return a property or the value of a method of `base`, None if it is not implemented."""
+    def _by_torch(self, name: str, *arguments: Tensor, call: bool = False) -> Tensor | None:
+        """Return a property of `base`, or the result of a method; None if it is not implemented.
+
+        Args:
+            name: Of the property or the method.
+            arguments: Of the method; none for a property.
+            call: Whether it is a method without arguments.
+        """
         try:
             member: Any = getattr(self.base, name)
             return member(*arguments) if arguments or call else member
@@ -371,7 +396,8 @@ class TorchMultivariate(TorchDensity):
         raise NotImplementedError(f"{type(self.base).__name__} has no quadrature rule")
 
     def _required(self, name: str) -> Tensor:
-        value = self._known(name)
+        """Return a property of `base`, or raise NotImplementedError if it has none of this name."""
+        value = self._by_torch(name)
         if value is None:
             raise NotImplementedError(f"{type(self.base).__name__} has no {name}")
         return value
@@ -396,7 +422,7 @@ class TorchUnivariate(TorchDensity, Univariate):
 
     @constraints.dependent_property
     def support(self) -> Constraint:
-        """The support of `base`, or what its transforms turn its own base's into."""
+        """The support of `base`; if it is transformed, the image of the support of its own base."""
         low, high, _ = self.geometry() if _is_transformed(self.base) else (None, None, None)
         if low is None:
             return self.base.support if high is None else constraints.less_than(high)
@@ -410,6 +436,7 @@ class TorchUnivariate(TorchDensity, Univariate):
         return self.geometry()[:2] == (None, None)
 
     def _inside(self) -> Tensor:
+        """Return a location in the support (*batch), from its ends."""
         lower, upper = (x if x is None else x.detach() for x in self.geometry()[:2])
         if lower is not None and upper is not None:
             return (lower + upper) / 2
@@ -419,14 +446,15 @@ class TorchUnivariate(TorchDensity, Univariate):
 
     @property
     def _coordinate(self) -> DoubleExponential:
-        """The coordinate, around the mode or what else is known of the middle."""
+        """The coordinate, around torch's mean, median or mode if there is one."""
         with torch.no_grad():
             center = self._inside()
             half = torch.full_like(center, 0.5)
-            for known in (self._known("mode"), self._known("icdf", half), self._known("mean")):
-                if known is not None:
-                    within = known.isfinite() & self.support.check(known)
-                    center = torch.where(within, known, center)
+            middles = self._by_torch("mode"), self._by_torch("icdf", half), self._by_torch("mean")
+            for middle in middles:  # the last one that is valid counts
+                if middle is not None:
+                    within = middle.isfinite() & self.support.check(middle)
+                    center = torch.where(within, middle, center)
             # Without a variance, half the width of the uniform density of the same height, or less
             # where the log density is more curved.
             top = self.base.log_prob(center)
@@ -437,17 +465,17 @@ class TorchUnivariate(TorchDensity, Univariate):
                 fall = top - self.base.log_prob(center + torch.stack([-step, step])).mean(0)
                 curved = step / (2 * fall).sqrt()
                 spread = torch.where(curved < spread, curved, spread)
-            known = self._known("stddev")
-            if known is not None:
-                valid = known.isfinite() & (known > 0)
+            stddev = self._by_torch("stddev")
+            if stddev is not None:
+                valid = stddev.isfinite() & (stddev > 0)
                 if self._is_unbounded and (indices := self.tail_indices()) is not None:
                     # A variance that hardly exists says nothing of the middle.
                     valid = valid & (indices[1] > 2.5)
-                spread = torch.where(valid, known, spread)
+                spread = torch.where(valid, stddev, spread)
         return DoubleExponential(*self.geometry()[:2], center, spread)
 
     def _log_q(self, t: Tensor) -> Tensor:
-        # Without checks, where no derivative may be undefined.
+        # Without gradients torch's own, at locations inside: no derivative may be undefined.
         return (self if torch.is_grad_enabled() else self.base).log_prob(t)
 
     @property
@@ -459,41 +487,47 @@ class TorchUnivariate(TorchDensity, Univariate):
     @property
     def _panels(self) -> Panels:
         line, name = self._coordinate, type(self.base).__name__
-        return Panels(self._log_q, line, self._ends(), places=self._division(line), name=name)
+        return Panels(self._log_q, line, self._ends(), kinks=self._possible_kinks(line), name=name)
 
-    def _division(self, line: Coordinate) -> Tensor:
-        """Return coordinates (J, *batch) of what may be kinks: the mode, at 0, and loc."""
-        mode = torch.zeros_like(self._like).unsqueeze(0)
+    def _possible_kinks(self, line: Coordinate) -> Tensor:
+        """Return coordinates (J, *batch) of possible kinks: the center, at 0, and loc.
+
+        There are none for a class without kinks.
+        """
+        center = torch.zeros_like(self._like).unsqueeze(0)
         if facts_of(self.base).is_smooth:
-            return mode[:0]
-        loc = self._known("loc")
-        return mode if loc is None else torch.cat([mode, line.onto(loc).expand_as(mode)])
+            return center[:0]
+        loc = self._by_torch("loc")
+        return center if loc is None else torch.cat([center, line.onto(loc).expand_as(center)])
 
     def cdf(self, value: Tensor) -> Tensor:
         """Return the mass below `value`, by torch's formula if there is one."""
         self._check_value(value)
-        below = self._known_cdf(value)
+        below = self._torch_cdf(value)
         return super().cdf(value) if below is None else below
 
-    def _known_cdf(self, value: Tensor) -> Tensor | None:
+    def _torch_cdf(self, value: Tensor) -> Tensor | None:
         """Return torch's distribution function at values (*sample, *batch), None if it has none."""
         low, high = self._ends()
         inside = (low < value) & (value < high)
         t = torch.where(inside, value, self._inside())
-        known = self._known("cdf", t)
-        if known is None:
+        below = self._by_torch("cdf", t)
+        if below is None:
             return None
-        if known.requires_grad and _has_gamma(self.base):
-            below = self._panels.tail(t, torch.zeros_like(inside))
-            known = known.detach() + (below - below.detach())
-        return torch.where(inside, known, (value >= high).to(known.dtype))
+        if below.requires_grad and _has_gamma(self.base):
+            # Torch's value with the derivatives of an integral.
+            integral = self._panels.tail(t, torch.zeros_like(inside))
+            below = below.detach() + (integral - integral.detach())
+        return torch.where(inside, below, (value >= high).to(below.dtype))
 
     def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
-        below = None if log or self._has_masses else self._known_cdf(value)
+        """Return tails by torch's distribution function where it is accurate, else by integrals."""
+        below = None if log or self._has_masses else self._torch_cdf(value)
         if below is None:
             return super()._tail(value, upper, log)
         tail = torch.where(upper, 1 - below, below)
-        # A difference has lost its digits there, and torch's approximations are absolute.
+        # In a small tail a difference has lost its digits, and errors of torch's approximations are
+        # absolute.
         small = tail < _SMALL
         if values_are_readable(small) and not small.any():
             return tail
@@ -503,38 +537,38 @@ class TorchUnivariate(TorchDensity, Univariate):
     def _has_masses(self) -> bool:
         return self._law is not None
 
-    def _log_part(self, start: Tensor, end: Tensor) -> Tensor:
+    def _log_mass_between(self, start: Tensor, end: Tensor) -> Tensor:
         if (law := self._law) is None:
-            return super()._log_part(start, end)
+            return super()._log_mass_between(start, end)
         return law.log_mass(start, end)
 
     def _quantile(self, value: Tensor) -> Tensor:
-        known = self._known("icdf", value * torch.ones_like(self._like))
-        return super()._quantile(value) if known is None else known
+        quantiles = self._by_torch("icdf", value * torch.ones_like(self._like))
+        return super()._quantile(value) if quantiles is None else quantiles
 
     @property
     def mean(self) -> Tensor:
         """Mean (*batch); not finite if there is none."""
-        known = self._known("mean")
-        return super().mean if known is None else known
+        by_torch = self._by_torch("mean")
+        return super().mean if by_torch is None else by_torch
 
     @property
     def variance(self) -> Tensor:
         """Variance (*batch); not finite if there is none."""
-        known = self._known("variance")
-        return super().variance if known is None else known
+        by_torch = self._by_torch("variance")
+        return super().variance if by_torch is None else by_torch
 
     @property
     def mode(self) -> Tensor:
         """Where the density is highest (*batch); without gradient if it is searched."""
-        # Torch's of a Kumaraswamy is NaN.
-        known = None if torch_class(self.base) is Kumaraswamy else self._known("mode")
-        return super().mode if known is None else known
+        # Torch's mode of a Kumaraswamy is NaN.
+        by_torch = None if torch_class(self.base) is Kumaraswamy else self._by_torch("mode")
+        return super().mode if by_torch is None else by_torch
 
     def entropy(self) -> Tensor:
         """Return the Shannon entropy (*batch)."""
-        known = self._known("entropy", call=True)
-        return super().entropy() if known is None else known
+        by_torch = self._by_torch("entropy", call=True)
+        return super().entropy() if by_torch is None else by_torch
 
     def _moment(self, n: int, terms: Tensor) -> Tensor:
         if (indices := self.tail_indices()) is None:
@@ -553,22 +587,25 @@ class TorchUnivariate(TorchDensity, Univariate):
         return zero + below, zero + above
 
     def to_float64(self) -> SparseDistribution:
-        # A uniform density becomes one with closed forms of expectations.
-        uniform = self._twin()
+        # A uniform density becomes a BetaGaussian, whose ends are float64 already.
+        uniform = self._as_beta_gaussian()
         return super().to_float64() if uniform is None else uniform
 
     def _expect_basis(self, psi: Basis, order: int) -> Tensor:
-        uniform = self._twin()
+        uniform = self._as_beta_gaussian()
         return super()._expect_basis(psi, order) if uniform is None else uniform.expect(psi, order)
 
     def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
-        if (uniform := self._twin()) is None:
+        if (uniform := self._as_beta_gaussian()) is None:
             return super()._beta_covariance(phi, psi, beta)
         self.escort(beta)  # refuses all but 1
         return uniform.generalized_covariance(phi, psi, 1.0)
 
-    def _twin(self) -> BetaGaussian | None:
-        """Return a uniform density in a class with closed forms of expectations, else None."""
+    def _as_beta_gaussian(self) -> BetaGaussian | None:
+        """Return a uniform density as a BetaGaussian, None for another density.
+
+        A BetaGaussian has closed forms of expectations.
+        """
         if torch_class(self.base) is not Uniform:
             return None
         lower, upper = self._ends()
@@ -577,10 +614,14 @@ class TorchUnivariate(TorchDensity, Univariate):
 
 @register_expect(TorchUnivariate, Fourier)
 def _expect_waves(p: TorchUnivariate, psi: Fourier) -> Tensor:
-    """Integrate waves with many nodes, which half of them confirm."""
-    if (twin := p._twin()) is not None:
-        return twin.expect(psi)
-    found, rough = (p._expect_basis(psi, order) for order in (_WAVES, _WAVES // 2))
-    fits = (rough - found).abs() < 1e-4
+    """Return expectations of waves (*batch, N) by many nodes, after a check by half as many.
+
+    Raises:
+        ValueError: Waves for which the two differ.
+    """
+    if (uniform := p._as_beta_gaussian()) is not None:
+        return uniform.expect(psi)
+    fine, coarse = (p._expect_basis(psi, order) for order in (_WAVES, _WAVES // 2))
+    fits = (coarse - fine).abs() < 1e-4
     require(fits, "frequencies", f"low enough to integrate {p}", psi.frequencies)
-    return found
+    return fine

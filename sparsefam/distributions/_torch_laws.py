@@ -12,7 +12,8 @@ from ._line.laws import Law
 
 __all__ = ["Facts", "facts_of", "torch_class"]
 
-# Torch's classes by themselves and by Pyro's of the same names; Pyro's other classes.
+# From a class of torch to itself, and from one of Pyro to torch's class of the same name, or to
+# itself if there is none.
 _CLASSES: dict[type, type] = {
     cls: getattr(td, name, cls)
     for module in (td, pyro.distributions)
@@ -28,8 +29,8 @@ class Facts(NamedTuple):
         is_smooth: Whether the density has no kinks inside of its support.
         has_mode: Whether the density has one peak, and torch's mode is right for all parameters.
         tails: The orders (*batch) from which moments do not exist, by the tail below and the one
-            above: powers with which the masses of tails decay. None if nothing is known.
-        law: The closed forms of masses and quantiles.
+            above: powers with which the masses of tails decay. None if they are not known.
+        law: The closed forms of masses and quantiles of a distribution; None if it has none.
     """
 
     is_smooth: bool = False
@@ -70,13 +71,17 @@ _FACTS: dict[type | None, Facts] = {
     td.InverseGamma: Facts(is_smooth=True, tails=lambda p: (math.inf, p.concentration)),
     td.Kumaraswamy: Facts(is_smooth=True),
     td.LogNormal: Facts(
-        is_smooth=True, has_mode=True, law=lambda p: Law("normal", p.loc, p.scale, True, lower=0.0)
+        is_smooth=True,
+        has_mode=True,
+        law=lambda p: Law("normal", p.loc, p.scale, exponential=True, lower=0.0),
     ),
     td.Pareto: Facts(
         is_smooth=True,
         has_mode=True,
         tails=lambda p: (math.inf, p.alpha),
-        law=lambda p: Law("exponential", p.scale.log(), p.alpha.reciprocal(), True, p.scale),
+        law=lambda p: Law(
+            "exponential", p.scale.log(), p.alpha.reciprocal(), exponential=True, lower=p.scale
+        ),
     ),
     td.StudentT: Facts(is_smooth=True, has_mode=True, tails=lambda p: (p.df, p.df)),
     td.Weibull: Facts(is_smooth=True),

@@ -49,6 +49,7 @@ class _Ones:
     """The entropic index of a density without another: 1 (*batch)."""
 
     def __get__(self, p: "SparseDistribution | None", owner: type) -> Any:
+        """Return ones for a density p, and this object for a class."""
         return self if p is None else torch.ones_like(p._like)
 
 
@@ -142,7 +143,7 @@ class SparseDistribution(TorchDistribution):
         return samples.detach()  # a replayed trace of torch.jit ignores no_grad
 
     def _extended_shape(self, sample_shape: _size = Size()) -> Size:
-        """Return the shape of samples, or raise ValueError for a shape that is none."""
+        """Return the shape (*sample, *batch, *event), after a check that the first is a shape."""
         return super()._extended_shape(require_shape("sample_shape", sample_shape))
 
     def prob(self, value: Tensor) -> Tensor:
@@ -251,12 +252,14 @@ class SparseDistribution(TorchDistribution):
         return (fine - rough).abs()
 
     def _check_function(self, psi: object) -> None:
+        """Raise ValueError unless psi is a callable, or a basis of locations of this density."""
         if isinstance(psi, Basis):
             self._check_basis("psi", psi)
         elif not callable(psi):
             raise ValueError(f"psi must be a basis or a callable, got {psi!r}")
 
     def _check_basis(self, name: str, basis: Basis) -> None:
+        """Raise ValueError, with the name of the argument, unless a basis takes these locations."""
         if not isinstance(basis, Basis):
             raise ValueError(f"{name} must be a basis, got {basis!r}")
         if basis.event_shape != self.event_shape:
@@ -286,7 +289,8 @@ class SparseDistribution(TorchDistribution):
         return self._beta_covariance(phi, psi, beta)
 
     def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
-        self.escort(beta)  # refuses all but 1
+        """Return `generalized_covariance` for bases that have been checked, (*batch, M, N)."""
+        self.escort(beta)  # raises an error for a beta other than 1
         nodes, weights = self.quadrature()
         # Centered first: E[fg] - E[f]E[g] would cancel.
         f, g = (basis(nodes) for basis in (phi, psi))
@@ -386,7 +390,12 @@ class SparseDistribution(TorchDistribution):
         return self._replace(batch_shape, **changed)
 
     def _replace(self, batch_shape: Size | None = None, /, **attributes: Any) -> Self:
-        """Return a copy with other attributes, and of another batch shape unless it is None."""
+        """Return a copy with other values of some attributes, and without `_caches`.
+
+        Args:
+            batch_shape: Batch shape of the copy; default the same.
+            attributes: New values by name.
+        """
         new = type(self).__new__(type(self))
         new.__dict__.update(vars(self))
         new.__dict__.update(attributes)
@@ -402,6 +411,10 @@ class SparseDistribution(TorchDistribution):
             self._validate_sample(value)
 
     def _validate_sample(self, value: Tensor, name: str = "value") -> None:
+        """Raise ValueError unless a value of this name is real numbers (..., *batch, *event).
+
+        Its batch may broadcast; the support is not checked.
+        """
         require_tensor(name, value)
         if value.is_complex() or value.dtype == torch.bool:
             raise ValueError(f"{name} must be real numbers, got {value.dtype}")
@@ -420,6 +433,7 @@ class SparseDistribution(TorchDistribution):
     @property
     def _validation(self) -> bool | None:
         """The `validate_args` that the user passed, for densities derived from this one."""
+        # Of the instance: the attribute of the class is torch's default.
         return self.__dict__.get("_validate_args")
 
 
@@ -434,10 +448,20 @@ def selection(index: Any) -> Callable[[Any, Size], Any]:
 
 
 def select_batch(p: Any, shape: Size, take: Callable[[Tensor, Size], Tensor]) -> Any:
-    """Return a distribution of torch of the batch that `take` selects.
+    """Return a copy of a distribution of torch with a part of its batch, or its batch rearranged.
 
     Tensors that it holds begin with its batch, or broadcast against batch and event, as the tensors
-    of transforms do.
+    of transforms do. A tensor whose first axes have the lengths of the batch by chance is changed,
+    too: callers compare log densities to exclude it.
+
+    Args:
+        p: The distribution.
+        shape: Batch shape of the result.
+        take: As `selection` returns: from a tensor (*batch, *event) and its event to one of
+            (*shape, *event).
+
+    Raises:
+        ValueError: A tensor that does not broadcast with batch and event.
     """
     batch, dims = p.batch_shape, len(p.event_shape)
     rank = len(batch)
@@ -455,6 +479,9 @@ def select_batch(p: Any, shape: Size, take: Callable[[Tensor, Size], Tensor]) ->
             raise ValueError(f"{p} must {rule}, got shape {tuple(x.shape)}") from None
 
     def with_shape(q: Any) -> Any:
+        """Set the batch shape of a copy, and of the distributions that it holds."""
+        # These, such as the base of an `Independent`, may count event axes of p to their batch,
+        # which come after the axes of the batch of p and stay.
         q._batch_shape = shape + q._batch_shape[rank:]
         for held in vars(q).values():
             if isinstance(held, Distribution):
@@ -499,7 +526,7 @@ class StandardizedDistribution(SparseDistribution):
         return self.generator.log_density(size)
 
     def _peak_score(self) -> Tensor | float:
-        """Return the score at the mode."""
+        """Return the score at the mode (*batch)."""
         return 0.0
 
     def _covariance(self, phi: Basis, psi: Basis) -> Tensor:
@@ -514,6 +541,7 @@ class StandardizedDistribution(SparseDistribution):
         raise NotImplementedError
 
     def _expect_basis(self, psi: Basis, order: int) -> Tensor:
+        """Return the expectation of a basis (*batch, N) by quadrature, by blocks of the batch."""
         count = self._node_count(order) * len(psi)
         if psi.effective_support is None:
             return self._in_blocks(lambda p: p._expect_at_nodes(psi, order), count)
@@ -522,16 +550,22 @@ class StandardizedDistribution(SparseDistribution):
         return self._in_float64(lambda p: expect_on_support(p, psi, order), count * pieces)
 
     def _in_float64(self, rule: Callable[[Self], Tensor], count: int) -> Tensor:
-        """Apply a rule to blocks of the batch in float64, see `_in_blocks`."""
+        """Return the results of a rule in float64, in the type of the parameters.
+
+        See `_in_blocks` for the arguments.
+        """
         exact = self._map(lambda x, event: x.double(), self.batch_shape)
         return exact._in_blocks(rule, count).to(self.loc.dtype)
 
     def _in_blocks(self, rule: Callable[[Self], Tensor], count: int) -> Tensor:
-        """Apply a rule to blocks of the batch, which bounds its memory.
+        """Return the results (*batch, ...) of a rule, by blocks of the batch to bound its memory.
 
         The backward pass evaluates each block again. Compiled graphs and transforms of `torch.func`
-        take the whole batch at once. The rule maps a density of batch shape (B,) to (B, ...), and
-        computes `count` numbers for each.
+        take the whole batch at once.
+
+        Args:
+            rule: From a density (B,), or with the batch of this one, to (B, ...).
+            count: How many numbers the rule computes for one entry of the batch.
         """
         size, total = max(1, _BLOCK_SIZE // count), self.batch_shape.numel()
         if total <= size or not branches_allowed():
@@ -539,6 +573,8 @@ class StandardizedDistribution(SparseDistribution):
         # Parameters are split once: the gradient of a slice would be as large as the parameter.
         columns: list[tuple[Tensor, ...]] = []
 
+        # `_map` takes tensors in the same order each time: the blocks of each are put into a column
+        # here, and taken from an iterator below.
         def split(x: Tensor, event: Size) -> Tensor:
             x = x.reshape(total, *event)
             columns.append(x.split(size))
@@ -558,7 +594,10 @@ class StandardizedDistribution(SparseDistribution):
         return torch.cat(blocks).unflatten(0, self.batch_shape)
 
     def _log_escort(self, log_p: Tensor) -> Tensor:
-        r"""Return $\log_{2-\alpha} p$, accurate as alpha tends to 1 and to infinity."""
+        r"""Return $\log_{2-\alpha} p$ (*batch), accurate as alpha tends to 1 and to infinity.
+
+        It is infinite where it would overflow, with gradient zero.
+        """
         # (p^s - 1)/s = log p (e^x - 1)/x with s = alpha - 1 and x = s log p.
         slope = (self.alpha - 1).clamp(max=1e30)
         finite = slope * log_p < math.log(torch.finfo(log_p.dtype).max)
@@ -601,6 +640,7 @@ class StandardizedDistribution(SparseDistribution):
         return -self._log_escort(log_mean) / self.alpha.clamp(max=1e30)
 
     def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
+        """Return the norm times the covariance under the escort, (*batch, M, N)."""
         covariance = self.escort(beta)._covariance(phi, psi)
         power = 2 - self.alpha if beta is None else beta
         # ||p||_beta^beta = int p^beta, with dt = |det A| dx.

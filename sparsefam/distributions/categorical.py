@@ -119,7 +119,8 @@ class SparseCategorical(SparseDistribution):
 
     def tsallis_entropy(self) -> Tensor:
         r"""Return $-\Omega_\alpha(p)$ (*batch)."""
-        # (1 - sum p^alpha)/(alpha (alpha - 1)) = -sum p log_{2-alpha}(p)/alpha.
+        # (1 - sum p^alpha)/(alpha (alpha - 1)) = -sum p log_{2-alpha}(p)/alpha. Terms with p = 0
+        # are 0.
         alpha = self.alpha.unsqueeze(-1)
         safe = torch.where(self.probs > 0, self.probs, 1.0)
         return -(self.probs * log_beta(safe, 2 - alpha)).sum(-1) / self.alpha

@@ -79,6 +79,7 @@ class Censored(MixedDistribution):
             require(self.high.isinf() | (self.high < last), "high", rule, self.high)
 
     def _base_ends(self) -> tuple[Tensor, Tensor]:
+        """Return the ends of the support of the base (2 tensors *batch), without gradient."""
         ends = sort_cuts(self.base._intervals().detach().flatten(-2))
         return ends[0], ends[-1]
 
@@ -86,13 +87,15 @@ class Censored(MixedDistribution):
         return self.low.double(), self.high.double()
 
     def _atoms(self) -> tuple[Tensor, Tensor]:
+        """Return the finite ends, 0 for others, and the log masses beyond (2, *batch)."""
         ends, (first, last) = torch.stack(self._ends()), self._base_ends()
         present = ends.isfinite() & torch.stack([ends[0] > first, ends[1] < last])
+        # The mass below the lower end, and the mass above the upper one.
         upper = torch.ones_like(present)
         upper[0] = False
         log_masses = self.base._log_tail(torch.where(present, ends, 0.0), upper)
-        masses = torch.where(present, log_masses, -math.inf)
-        return torch.where(ends.isfinite(), ends, 0.0), masses
+        log_masses = torch.where(present, log_masses, -math.inf)
+        return torch.where(ends.isfinite(), ends, 0.0), log_masses
 
     def _continuous(self) -> tuple[Truncated, Tensor]:
         inner = Truncated(self.base, *self._ends(), validate_args=False)
@@ -118,7 +121,7 @@ class Censored(MixedDistribution):
         return self._as_given(log_p, value)
 
     def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
-        # The tail of the base between the ends; beyond them all of the mass, or none.
+        """Return the tail of the base between the ends; beyond them all of the mass, or none."""
         inside = (self.low <= value) & (value < self.high)
         none, every = (-math.inf, 0.0) if log else (0.0, 1.0)
         outside = torch.where((value < self.low) == upper, every, none)

@@ -110,6 +110,8 @@ class Density(Univariate):
         self._log_mass = mass
 
     def _unnormalized(self, t: Tensor) -> Tensor:
+        """Return the values of f (..., *batch) in float64, after a check of their shape."""
+        # The instance lists the parameters of the function besides those of the class.
         names = self.arg_constraints.keys() - type(self).arg_constraints.keys()
         values = self._function(t, **{name: getattr(self, name).double() for name in names})
         shape = torch.broadcast_shapes(t.shape, self.batch_shape)

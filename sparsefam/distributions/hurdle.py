@@ -70,6 +70,7 @@ class Hurdle(MixedDistribution):
 
     def _intervals(self) -> Tensor:
         inner = self.base._intervals().to(self._like.dtype)
+        # The atom as an interval of length 0.
         return torch.cat([inner, torch.zeros_like(inner[..., :1, :])], -2)
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -81,12 +82,13 @@ class Hurdle(MixedDistribution):
         return self._as_given(torch.where(value == 0, self._atoms()[1][0], log_p), value)
 
     def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
+        """Return the tail of the base times 1 - gate, plus the gate where 0 is in the tail."""
         gate, t, has_atom = self.gate.double(), value.double(), (value >= 0) ^ upper
         if not log:
             tail = (1 - gate) * self.base._tail(t, upper)
             return self._as_given(torch.where(has_atom, gate, 0.0) + tail, value)
-        # `bare` has no atom: it is the tail itself where 0 is not in it, and elsewhere the tail on
-        # the other side, 1 less which is accurate where the tail is large.
+        # `bare` is the logarithm of a tail without the atom: this tail if 0 is not in it, else the
+        # tail on the other side, whose difference from 1 is accurate where this tail is large.
         bare = self._log_complement + self.base._log_tail(t, upper ^ has_atom)
         bare = torch.where(bare > -math.inf, bare, -math.inf)
         with_atom = gate + (1 - gate) * self.base._tail(t, upper)
@@ -96,6 +98,7 @@ class Hurdle(MixedDistribution):
         return self._as_given(torch.where(has_atom, with_atom, bare), value)
 
     def _quantile(self, value: Tensor) -> Tensor:
+        """Return quantiles of probabilities (..., *batch): 0, or quantiles of the base."""
         q, gate = value.double() * torch.ones_like(self.gate), self.gate.double()
         zero = torch.zeros_like(gate)
         # Probabilities from `start`, the mass below 0, to start + gate have the quantile 0.
@@ -117,6 +120,7 @@ class Hurdle(MixedDistribution):
         return bool(((low <= 0) & (0 <= high)).all())
 
     def _from_base(self, t: Tensor) -> Tensor:
+        """Return draws of the base, set to 0 with probability gate, differentiable in the gate."""
         gate = self.gate.double()
         nonzero = torch.rand(t.shape, dtype=t.dtype, device=t.device) >= gate
         t = torch.where(nonzero, t, 0.0)

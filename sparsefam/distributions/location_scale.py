@@ -48,21 +48,24 @@ class _Convex(QuadratureGenerator):
         return torch.where(positive, torch.log(torch.where(positive, height, 1.0)), -math.inf)
 
     def sample(self, shape: Size) -> Tensor:
-        # The root of x g'(a) - g(x) + g(0), the area between 0 and x.
-        area = torch.rand(shape, dtype=self.alpha.dtype, device=self.alpha.device) - 0.5
+        """Return samples x of the given shape, roots of an equation for the mass from 0 to |x|."""
+        # The mass between 0 and x, with the sign of x: it is |x| g'(a) - g(|x|) + g(0).
+        signed_mass = torch.rand(shape, dtype=self.alpha.dtype, device=self.alpha.device) - 0.5
         edge = self.edge * (1 - torch.finfo(self.alpha.dtype).eps)
         zero = torch.zeros_like(edge)
 
         def excess(size: Tensor) -> Tensor:
-            below = size * slope_of(self._g, self.edge) - self._g(size) + self._g(zero)
-            return below - area.abs()
+            mass = size * slope_of(self._g, self.edge) - self._g(size) + self._g(zero)
+            return mass - signed_mass.abs()
 
         def density(size: Tensor) -> Tensor:
             return torch.exp(self.log_density(size))
 
-        size = increasing_root(excess, torch.zeros_like(area), edge * torch.ones_like(area))
+        size = increasing_root(
+            excess, torch.zeros_like(signed_mass), edge * torch.ones_like(signed_mass)
+        )
         size = torch.minimum(attach_root_gradient(size, excess, density), edge)
-        return torch.where(area < 0, -size, size)
+        return torch.where(signed_mass < 0, -size, size)
 
 
 class LocationScale(SymmetricDistribution):

@@ -104,9 +104,10 @@ class Mixture(Univariate):
         self._dtype = reduce(torch.promote_types, [dtype_of(p) for p in members])
         weights = log_weights(logits)
         batch, count = _common_batch(weights, members, batched)
-        # Densities whose last batch axis counts components. The mixture checks values.
+        # The members as densities whose last batch axis counts components: one density with all K,
+        # or K with one each. They do not check values, as the mixture does.
         wrapped = [wrap(p)._replace(_validate_args=False) for p in members]
-        self._parts: list[Any] = wrapped if batched else [p[..., None] for p in wrapped]
+        self._densities: list[Any] = wrapped if batched else [p[..., None] for p in wrapped]
         self.logits: Tensor = weights.expand(*batch, count)
         SparseDistribution.__init__(self, batch, members[0].event_shape, validate_args)
 
@@ -117,19 +118,20 @@ class Mixture(Univariate):
         return torch.softmax(self.logits.movedim(-1, 0), 0).movedim(0, -1)
 
     def _map(self, change: Callable[[Any, Size], Any], batch_shape: Size) -> Self:
-        components = [change(p, p.batch_shape[-1:]) for p in self._parts]
-        return super()._map(change, batch_shape)._replace(_parts=components)
+        # The axis of components is an event, which stays behind the axes of the batch.
+        components = [change(p, p.batch_shape[-1:]) for p in self._densities]
+        return super()._map(change, batch_shape)._replace(_densities=components)
 
     def expand(self, batch_shape: _size, _instance: SparseDistribution | None = None) -> Self:
-        # Components broadcast.
+        # Densities of components stay as they are: their batches broadcast.
         shape = require_shape("batch_shape", batch_shape, self.batch_shape)
         return self._replace(shape, logits=self.logits.expand(*shape, -1))
 
     def __getitem__(self, index: Any) -> Self:
-        expanded = [self._expanded(p) for p in self._parts]
-        new = SparseDistribution.__getitem__(self._replace(_parts=expanded), index)
+        expanded = [self._expanded(p) for p in self._densities]
+        new = SparseDistribution.__getitem__(self._replace(_densities=expanded), index)
         batched = isinstance(self.components, Distribution)
-        components = new._parts[0] if batched else [p[..., 0] for p in new._parts]
+        components = new._densities[0] if batched else [p[..., 0] for p in new._densities]
         return new._replace(components=components)
 
     def detach(self) -> Self:
@@ -141,15 +143,27 @@ class Mixture(Univariate):
     # Values of the components have an axis of K after the batch.
 
     def _values(self, function: Callable[[Any], Tensor], rank: int = 0) -> Tensor:
-        """Return a function of each component, (*batch, K, *shape) with `rank` axes in shape."""
-        return _concatenate([function(p).to(self._dtype) for p in self._parts], -1 - rank)
+        """Return a function of each component (*batch, K, *shape), in the type of the mixture.
 
-    def _values_at(self, function: Callable[..., Tensor], value: Tensor, *others: Tensor) -> Tensor:
-        """Return a function of each component, of locations and of others (*sample, *batch, K)."""
+        Args:
+            function: From a member (*batch, K') to values (*batch, K', *shape).
+            rank: Number of axes in shape.
+        """
+        return _concatenate([function(p).to(self._dtype) for p in self._densities], -1 - rank)
+
+    def _values_at(self, function: Callable[..., Tensor], value: Tensor, *more: Tensor) -> Tensor:
+        """Return a function of each component at given locations (*sample, *batch, K).
+
+        Args:
+            function: From a member (*batch, K'), and the arguments below with an axis for
+                components after the batch, to values (*sample, *batch, K').
+            value: Locations (*sample, *batch, *event).
+            more: Further arguments (*sample, *batch).
+        """
         dtype = torch.promote_types(self._dtype, value.dtype)
         value = value.unsqueeze(-1 - len(self.event_shape))
-        arguments = (value, *(x.unsqueeze(-1) for x in others))
-        return _concatenate([function(p, *arguments).to(dtype) for p in self._parts], -1)
+        arguments = (value, *(x.unsqueeze(-1) for x in more))
+        return _concatenate([function(p, *arguments).to(dtype) for p in self._densities], -1)
 
     def _rows(self, function: Callable[[Any], Tensor]) -> Tensor:
         """Return rows of all components (*batch, J_1 + ... + J_K, *shape), NaN where weights are 0.
@@ -168,24 +182,35 @@ class Mixture(Univariate):
         return torch.cat(blocks, axis)
 
     def _with_columns(self, table: Tensor) -> list[tuple[Any, Tensor]]:
-        """Pair each member with its columns of a table (*batch, K): all of them, or one each."""
-        columns = table.split(table.shape[-1] // len(self._parts), -1)
-        return list(zip(self._parts, columns, strict=True))
+        """Return pairs of a member and its columns (*batch, K') of a table (*batch, K).
+
+        A single member has all columns, and each of several members has one.
+        """
+        columns = table.split(table.shape[-1] // len(self._densities), -1)
+        return list(zip(self._densities, columns, strict=True))
 
     def _expanded(self, component: SparseDistribution) -> Any:
         """Return a member with the batch of the mixture, and the axis of its components."""
         return component.expand(self.batch_shape + component.batch_shape[-1:])
 
     def _average(self, values: Tensor, rank: int = 0) -> Tensor:
-        """Return the weighted sum of values (*batch, K, *shape) with `rank` axes in shape.
+        """Return the weighted sum (*batch, *shape) of values of the components.
 
-        The value of a component with a weight of zero does not count, even infinite or NaN.
+        Args:
+            values: Values (*batch, K, *shape).
+            rank: Number of axes in shape.
         """
+        # The value of a component with a weight of zero does not count, even infinite or NaN.
         weights = self.probs.reshape(*self.logits.shape, *(1,) * rank)
         return (weights * torch.where(weights > 0, values, 0.0)).sum(-1 - rank)
 
     def _deviations(self, values: Tensor, rank: int = 0) -> Tensor:
-        """Return values (*batch, K, *shape) less their average, 0 for those without weight."""
+        """Return values (*batch, K, *shape) less their average, 0 for a component without weight.
+
+        Args:
+            values: Values (*batch, K, *shape).
+            rank: Number of axes in shape.
+        """
         values = values - self._average(values, rank).unsqueeze(-1 - rank)
         # An infinite value without a weight would have NaN derivatives.
         present = (self.probs > 0).reshape(*self.logits.shape, *(1,) * rank)
@@ -199,14 +224,14 @@ class Mixture(Univariate):
                 return RealLine(self._like)
             rows = self._rows(lambda p: p._intervals())
             return IntervalUnion.merged(rows, self.log_prob)
-        supports: list[Any] = [p.support for p in self._parts]
+        supports: list[Any] = [p.support for p in self._densities]
         if all(support == constraints.real_vector for support in supports):
             return constraints.real_vector
         return AnyOf(supports, batched=True, present=self.logits > -math.inf)
 
     @property
     def _is_unbounded(self) -> bool:
-        return not self.event_shape and all(p._is_unbounded for p in self._parts)
+        return not self.event_shape and all(p._is_unbounded for p in self._densities)
 
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
@@ -293,13 +318,13 @@ class Mixture(Univariate):
         terms = terms + self.logits.log_softmax(-1)
         # An infinite density without a weight does not count.
         terms = torch.where(self.logits > -math.inf, terms, -math.inf)
-        # torch.logsumexp has NaN derivatives where all vanish or one is infinite.
-        large = torch.finfo(terms.dtype).max
-        most = terms.detach().amax(-1)
-        shift = most.clamp(-large, large)
-        total = torch.exp(terms.clamp(max=large) - shift.unsqueeze(-1)).sum(-1)
-        finite = most.isfinite()
-        return torch.where(finite, torch.where(finite, total, 1.0).log() + shift, most)
+        # torch.logsumexp has NaN derivatives where all terms are -inf or one is infinite.
+        bound = torch.finfo(terms.dtype).max
+        largest = terms.detach().amax(-1)
+        shift = largest.clamp(-bound, bound)
+        total = torch.exp(terms.clamp(max=bound) - shift.unsqueeze(-1)).sum(-1)
+        finite = largest.isfinite()
+        return torch.where(finite, torch.where(finite, total, 1.0).log() + shift, largest)
 
     def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
         if log:
@@ -317,6 +342,7 @@ class Mixture(Univariate):
         )
 
     def _quantile(self, value: Tensor) -> Tensor:
+        """Return quantiles of probabilities (..., *batch), roots of an equation for a tail."""
         value = value * torch.ones_like(self._like)
         inside = (value > 0) & (value < 1)
         level = torch.where(inside, value, 0.5)
@@ -336,7 +362,12 @@ class Mixture(Univariate):
         return torch.where(inside, t, torch.where(value <= 0, first, last))
 
     def _excess(self, goal: Tensor, upper: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return an increasing function of t that is zero where the tail has the mass `goal`."""
+        """Return an increasing function of t that is zero where a tail has a given mass.
+
+        Args:
+            goal: The mass (..., *batch).
+            upper: Whether the tail above t is meant (..., *batch).
+        """
         sign = 1 - 2 * upper.to(goal.dtype)
 
         def excess(t: Tensor) -> Tensor:
@@ -345,13 +376,22 @@ class Mixture(Univariate):
         return excess
 
     def _attach(self, t: Tensor, excess: Callable[[Tensor], Tensor]) -> Tensor:
-        """Attach to quantiles the derivatives of the equation that they solve."""
+        """Return quantiles with the derivatives of the equation that they solve.
+
+        Args:
+            t: Quantiles (..., *batch), whose values stay.
+            excess: The equation, as from `_excess`.
+        """
         moved = attach_root_gradient(t, excess, self.prob)
         return t.detach() + (moved - moved.detach())
 
     def _draw(self, sample_shape: Size) -> Tensor:
+        """Return samples (*sample, *batch, *event), each from a component drawn by its weight."""
         rank = len(self.event_shape)
-        table = torch.cat([self._expanded(p).sample(sample_shape) for p in self._parts], -1 - rank)
+        # A draw of each component (*sample, *batch, K, *event), of which one is selected.
+        table = torch.cat(
+            [self._expanded(p).sample(sample_shape) for p in self._densities], -1 - rank
+        )
         shape = table.shape[: table.dim() - rank - 1]
         rows = self.probs.expand(*shape, -1).reshape(shape.numel(), self.logits.shape[-1])
         index = torch.multinomial(rows, 1).reshape(*shape, 1, *(1,) * rank)
@@ -370,7 +410,7 @@ class Mixture(Univariate):
         return self._attach_sample(self.sample(sample_shape))
 
     def _attach_sample(self, t: Tensor) -> Tensor:
-        """Attach to samples the derivatives of quantiles at fixed probabilities."""
+        """Return samples (*sample, *batch) with the derivatives of quantiles."""
         with torch.no_grad():
             upper = self._tail(t, torch.zeros_like(t, dtype=torch.bool)) > 0.5
             goal = self._tail(t, upper)
@@ -422,12 +462,13 @@ class Mixture(Univariate):
         (p,) = separate_cuts(self.to_float64())
 
         def integrand(t: Tensor) -> Tensor:
+            # -p log p, with 0 where p is 0 or infinite: a value and a derivative of 0.
             values = p._average(p._values_at(lambda q, x: q.prob(x), t))
             finite = (values > 0) & values.isfinite()
             values = torch.where(finite, values, 1.0)
             return -values * values.log()
 
-        simple = all(isinstance(component, SymmetricDistribution) for component in p._parts)
+        simple = all(isinstance(component, SymmetricDistribution) for component in p._densities)
         integral = piecewise_integral if simple else line_integral
         return integral(integrand, p._cuts()).to(self._like.dtype)
 
@@ -446,7 +487,7 @@ class Mixture(Univariate):
 
     def _beta_covariance(self, phi: Basis, psi: Basis, beta: Tensor | float | None) -> Tensor:
         r"""Return $\sum_k \pi_k [\mathrm{Cov}_k + (m_k - m)(n_k - n)']$, (*batch, M, N)."""
-        self.escort(beta)
+        self.escort(beta)  # raises an error for a beta other than 1
         f, g = self._basis_deviations(phi), self._basis_deviations(psi)
         within = self._values(lambda q: q.generalized_covariance(phi, psi, 1.0), 2)
         return self._average(within, 2) + (self.probs.unsqueeze(-1) * f).mT @ g
@@ -489,7 +530,16 @@ def _members(components: Distribution | Sequence[Distribution]) -> list[Distribu
 
 
 def _common_batch(logits: Tensor, members: list[Distribution], batched: bool) -> tuple[Size, int]:
-    """Return the batch shape of a mixture and the number of its components, or raise ValueError."""
+    """Return the batch shape of a mixture and the number of its components.
+
+    Args:
+        logits: Log weights (*batch, K).
+        members: The components: one distribution with batch (*batch, K), or K distributions.
+        batched: Whether there is one distribution.
+
+    Raises:
+        ValueError: Another number of components than of weights; batches that do not broadcast.
+    """
     batches = [p.batch_shape for p in members]
     if batched and not (batches[0] and batches[0][-1]):
         shape = tuple(batches[0])
@@ -510,7 +560,7 @@ def _common_batch(logits: Tensor, members: list[Distribution], batched: bool) ->
 
 
 def _concatenate(values: list[Tensor], dim: int) -> Tensor:
-    """Broadcast values of the members and concatenate them along the axis of components."""
+    """Return values of the members, broadcast and concatenated along the axis of components."""
     # There is one member, or each has one component, so that the axis broadcasts, too.
     return torch.cat(torch.broadcast_tensors(*values), dim)
 
@@ -546,19 +596,23 @@ def separate_cuts(*densities: Any) -> list[Any]:
     different multiple of 2e-13 of its scale, no two coincide.
     """
     index = itertools.count()
-    return [_shift(p, index) for p in densities]
+    return [_shifted(p, index) for p in densities]
 
 
-def _shift(p: Any, index: Iterator[int], counts_components: bool = False) -> Any:
-    """Move the centers of symmetric densities, and in mixtures, by `_SHIFT` times index and scale.
+def _shifted(p: Any, index: Iterator[int], counts_components: bool = False) -> Any:
+    """Return a density with moved centers: of a symmetric density, or in a mixture.
+
+    Each center moves by `_SHIFT` times an index and its scale, which counts as a constant.
 
     Args:
-        p: A density; others than symmetric ones and mixtures are returned as they are.
+        p: A density, returned as it is unless it is symmetric or a mixture.
         index: Counter of the densities that have been moved.
         counts_components: Whether the last axis of the batch counts components, each with an index.
     """
     if isinstance(p, Mixture):
-        return p._replace(_parts=[_shift(component, index, True) for component in p._parts])
+        return p._replace(
+            _densities=[_shifted(component, index, True) for component in p._densities]
+        )
     if not isinstance(p, SymmetricDistribution):
         return p
     count = p.batch_shape[-1] if counts_components else 1
@@ -568,11 +622,15 @@ def _shift(p: Any, index: Iterator[int], counts_components: bool = False) -> Any
 
 
 def _move_to_support(t: Tensor, intervals: Tensor, reached: Tensor) -> Tensor:
-    """Move locations (..., *batch) out of the gaps between intervals (*batch, J, 2).
+    """Return locations, moved out of the gaps between intervals of the support.
 
-    Where the mass below t has `reached` the probability, the quantile is the end of the interval
-    below t, else the beginning of the next: the number next to it, as the density may be zero at
-    the end itself.
+    A location in a gap moves to the end of the interval below, or to the beginning of the one
+    above: to the number next to it in the interval, as the density may be zero at the end itself.
+
+    Args:
+        t: Quantiles (..., *batch), accurate but for gaps.
+        intervals: The support (*batch, J, 2), padded with NaN.
+        reached: Whether the mass below t is enough (..., *batch), so that it moves down.
     """
     lower, upper = intervals.detach().unbind(-1)
     at = t.unsqueeze(-1)

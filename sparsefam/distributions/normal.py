@@ -33,16 +33,18 @@ class _DenseUnivariate(SymmetricDistribution):
     @property
     def _law(self) -> Law | None:
         # A subclass may have another `log_prob`.
-        return self._own_law if type(self) in (Normal, Laplace) else None
+        return self._law_of_parameters if type(self) in (Normal, Laplace) else None
 
     @property
-    def _own_law(self) -> Law:
+    def _law_of_parameters(self) -> Law:
         """The law with these parameters, whatever `log_prob` a subclass has."""
         name = "normal" if self._kind is Gaussian else "laplace"
         return Law(name, self.loc.double(), self.scale.double())
 
     def _interval(self, a: Tensor, b: Tensor, log: bool = False) -> Tensor:
-        law, ordered = self._own_law, a < b
+        """Return the mass between a and b, or its logarithm, by the law; none unless a < b."""
+        law, ordered = self._law_of_parameters, a < b
+        # Elsewhere the mass next to the center is computed, and not selected.
         start = torch.where(ordered, a.double(), self.loc.double())
         end = torch.where(ordered, b.double(), start + law.scale)
         mass = torch.where(ordered, law.log_mass(start, end), -math.inf)

@@ -116,11 +116,11 @@ class ScaledBeta(Univariate):
         t = torch.where(inside, value.double(), self.mean.double())
         log_x, log_y = ((t - low) / width).log(), ((high - t) / width).log()
         log_p = odds.log_density(log_x, log_y) - log_x - log_y - width.log()
-        # At an end it is infinite, unless the exponent there is 0.
+        # At an end the log density is infinite, unless the exponent there, a - 1 or b - 1, is 0.
         for end, a, b in ((low, odds.a, odds.b), (high, odds.b, odds.a)):
-            height = torch.where(a > 1, -math.inf, math.inf)
-            height = torch.where(a == 1, b.detach().log() - width.log(), height)
-            log_p = torch.where(value == end, height, log_p)
+            log_end = torch.where(a > 1, -math.inf, math.inf)
+            log_end = torch.where(a == 1, b.detach().log() - width.log(), log_end)
+            log_p = torch.where(value == end, log_end, log_p)
         log_p = torch.where((low <= value) & (value <= high), log_p, -math.inf)
         return log_p.to(torch.promote_types(self._like.dtype, value.dtype))
 
@@ -141,17 +141,19 @@ class ScaledBeta(Univariate):
         It is log B(q) - log B(self) plus the sum over both exponents of (a - a')(psi(a) - psi(c)),
         where q has the exponent a' in place of a, and c is the sum of both exponents a.
         """
-        here, there = self._odds, q._odds
-        c, d = here.a + here.b, there.a + there.b
-        common = digamma_excess(c)
-        total = there.excess - here.excess
-        for a, b in ((here.a, there.a), (here.b, there.b)):
-            ratio = b / d / (a / c)
-            total = total + b * ratio.log() + (a - b) * (digamma_excess(a) - common)
+        odds, odds_q = self._odds, q._odds
+        c, c_q = odds.a + odds.b, odds_q.a + odds_q.b
+        # By excesses over log, as in `entropy`.
+        excess_c = digamma_excess(c)
+        total = odds_q.excess - odds.excess
+        for a, a_q in ((odds.a, odds_q.a), (odds.b, odds_q.b)):
+            ratio = a_q / c_q / (a / c)
+            total = total + a_q * ratio.log() + (a - a_q) * (digamma_excess(a) - excess_c)
         return total.to(self._like.dtype)
 
     @property
     def _panels(self) -> Panels:
+        """The density on subintervals in terms of log odds, on the line."""
         odds, ends = self._odds, self._ends()
         # The log odds have about the variance 1/a + 1/b if a and b are large. For small ones the
         # log density is curved on a width of about 1.
@@ -171,16 +173,21 @@ class ScaledBeta(Univariate):
 class _LogOdds:
     """The density of s = log(x/(1 - x)) for x of a Beta(a, b): smooth, with exponential tails.
 
+    Args:
+        a: First parameter of the beta density (*batch), in float64.
+        b: Second parameter (*batch), in float64.
+
     Attributes:
-        excess: log B(a, b), less the largest value of a log x + b log(1 - x).
+        excess: log B(a, b), less the largest value of a log x + b log(1 - x), (*batch).
     """
 
     def __init__(self, a: Tensor, b: Tensor) -> None:
         self.a, self.b = a, b
+        # From lgamma less its large terms, which would cancel.
         self.excess = stirling_excess(a) + stirling_excess(b) - stirling_excess(a + b)
 
     def log_density(self, log_x: Tensor, log_y: Tensor) -> Tensor:
-        """Return the log density of s at the logarithms of x and 1 - x."""
+        """Return the log density of s from log_x = log x and log_y = log(1 - x)."""
         a, b = self.a, self.b
         c = a + b
         return a * (log_x - (a / c).log()) + b * (log_y - (b / c).log()) - self.excess
@@ -203,6 +210,6 @@ class _Chart(NamedTuple):
 
     def back(self, s: Tensor) -> Tensor:
         """Return the location from the nearer end."""
-        # Unlike abs, with a slope at 0.
+        # -|s|, but with a slope at 0.
         size = (self.high - self.low) * torch.sigmoid(torch.where(s < 0, s, -s))
         return torch.where(s < 0, self.low + size, self.high - size)

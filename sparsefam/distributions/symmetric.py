@@ -75,6 +75,7 @@ class SymmetricDistribution(StandardizedDistribution, Univariate):
         low, high = broadcast_arguments(low=low, high=high)
         valid = (low < high) & torch.isfinite(high - low)
         require(valid, "low", "below high, and both finite", {"low": low, "high": high})
+        # The edge of the support, in units of the scale, may depend on the other arguments.
         p = cls((low + high) / 2, (high - low) / 2, *args, **options)
         edge = p.generator.edge
         if isinstance(edge, float) and math.isinf(edge):
@@ -106,7 +107,8 @@ class SymmetricDistribution(StandardizedDistribution, Univariate):
         cuts, edge = self._cuts(), self.generator.edge
         if isinstance(edge, float) and math.isinf(edge):
             return Geometry(None, None, cuts)
-        # Cuts may lie a few rounding errors inside; ends at which a density jumps must be exact.
+        # Cuts may lie a few rounding errors inside; ends at which a density jumps must be exact, so
+        # that cuts near an end are replaced by it.
         low, high = self.loc - edge * self.scale, self.loc + edge * self.scale
         size = torch.maximum(self.scale, self.loc.abs())
         near = 8 * torch.finfo(size.dtype).eps * size.unsqueeze(-1)
@@ -127,6 +129,7 @@ class SymmetricDistribution(StandardizedDistribution, Univariate):
         return torch.where(inside, self.generator.cdf(x), outside)
 
     def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
+        """Return tails by the distribution function of q, at -x for the upper ones."""
         x, inside = self._standardize(value)
         x = torch.where(upper, -x, x)
         if log:
@@ -146,8 +149,9 @@ class SymmetricDistribution(StandardizedDistribution, Univariate):
         return self.loc
 
     def _moment_about(self, n: int, center: Tensor) -> Tensor:
-        # The binomial theorem for (loc - center) + scale x. Odd moments of x are 0: all terms have
-        # the same sign, and none cancel.
+        """Return E[(t - center)^n] (*batch)."""
+        # By the binomial theorem for t - center = (loc - center) + scale x. Odd moments of x
+        # are 0: all terms have the same sign, and none cancel.
         offset, total = self.loc - center, torch.zeros_like(self.loc)
         for k in range(0, n + 1, 2):
             even_moment = self.scale**k * self.generator.moment(k)
@@ -178,10 +182,11 @@ class SymmetricDistribution(StandardizedDistribution, Univariate):
         return torch.where(outside | self.alpha.isinf(), 1.0, mass).to(self.loc.dtype)
 
     def _quantile(self, value: Tensor) -> Tensor:
+        """Return quantiles of probabilities (..., *batch), NaN for numbers outside [0, 1]."""
         value = value * torch.ones_like(self.loc)
         inside = (value > 0) & (value < 1)
         x = self.generator.icdf(torch.where(inside, value, 0.5))
-        # NaN outside [0, 1], where values are not validated.
+        # The ends are the quantiles of 0 and 1.
         sign = (value == 1).to(x.dtype) - (value == 0).to(x.dtype)
         edge = torch.where(sign == 0, math.nan, self.generator.edge * sign)
         return self.loc + self.scale * torch.where(inside, x, edge)
@@ -216,8 +221,9 @@ class SymmetricDistribution(StandardizedDistribution, Univariate):
         return 2 * order
 
     def _covariance(self, phi: Basis, psi: Basis) -> Tensor:
-        # Numbers in memory for each density: pairs at all nodes; or, if all functions are local,
-        # functions at two rules of 48 nodes on every piece, of which each function makes three.
+        # Numbers in memory for each density, roughly: pairs of functions at 80 nodes on each half;
+        # or, if all functions are local, functions at two rules of 48 nodes on every piece, of
+        # which each function makes three.
         count = self._node_count(80) * len(phi) * len(psi)
         if phi.effective_support is not None and psi.effective_support is not None:
             count = self._node_count(48) * 3 * (len(phi) + len(psi)) ** 2

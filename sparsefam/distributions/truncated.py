@@ -80,7 +80,7 @@ class Truncated(Univariate):
     }
 
     _members = ("base",)
-    _tensors = {"_own_mass": 0, "_region": 2}
+    _tensors = {"_integrated_log_mass": 0, "_region": 2}
 
     def __init__(
         self,
@@ -93,8 +93,8 @@ class Truncated(Univariate):
         low, high = -math.inf if low is None else low, math.inf if high is None else high
         self.base, self.low, self.high = exact_base(base, low=low, high=high)
         law = self._base_law
-        self._kept: LawBetween | None = None
-        self._own_mass: Tensor | None = None
+        self._last_law: LawBetween | None = None
+        self._integrated_log_mass: Tensor | None = None
         self._region: Any = None
         checks: Any = Distribution._validate_args if validate_args is None else validate_args
         if law is not None and (not checks or self._is_plain(law)):
@@ -106,8 +106,8 @@ class Truncated(Univariate):
             require(self.low < self.high, "low", "below high", (self.low, self.high))
         if law is None:
             with torch.no_grad():
-                self._region = self._restricted().search()
-            self._own_mass = self._restricted().integral()
+                self._region = self._unnormalized_panels().search()
+            self._integrated_log_mass = self._unnormalized_panels().integral()
         if self._validate_args:
             rule = f"ends between which {type(base).__name__} has a mass that float64 resolves"
             require(self._is_resolved(), "low and high", rule, (self.low, self.high))
@@ -120,20 +120,26 @@ class Truncated(Univariate):
 
     @property
     def _log_mass(self) -> Tensor:
-        """Logarithm of the mass between the ends (*batch) in float64."""
-        if self._own_mass is not None:
-            return self._own_mass
+        """Logarithm of the mass between the ends (*batch) in float64.
+
+        It has a closed form, or is integrated by the constructor if the base has no law.
+        """
+        if self._integrated_log_mass is not None:
+            return self._integrated_log_mass
         return cast(LawBetween, self._law_between).log_mass
 
     @property
     def _law_between(self) -> LawBetween | None:
-        """The law between the ends, kept where it is constant, so that methods share its mass."""
+        """The law between the ends, None if the base has no law.
+
+        It is stored if it is constant, so that methods share its mass.
+        """
         if (law := self._base_law) is None:
             return None
-        new, kept = LawBetween(law, self.low, self.high), self._kept
-        if kept is not None and new.is_same(kept):
-            return kept
-        self._kept = new if new.is_constant else None
+        new, last = LawBetween(law, self.low, self.high), self._last_law
+        if last is not None and new.is_same(last):
+            return last
+        self._last_law = new if new.is_constant else None
         return new
 
     def geometry(self) -> Geometry:
@@ -141,6 +147,7 @@ class Truncated(Univariate):
         return Geometry(*(x.to(self._like.dtype) for x in self._ends()))
 
     def _ends(self) -> tuple[Tensor, Tensor]:
+        """Return the ends (*batch) in float64, moved into the support of the base."""
         if (law := self._base_law) is not None:
             return law.ends(self.low.double(), self.high.double())
         ends = sort_cuts(self.base._intervals().flatten(-2))
@@ -149,18 +156,21 @@ class Truncated(Univariate):
 
     @property
     def _panels(self) -> Panels:
-        panels = self._restricted()
+        panels = self._unnormalized_panels()
         panels.log_mass = self._log_mass
         return panels
 
-    # The coordinate is the base's, in which powers at its ends and heavy tails are resolved.
-    def _restricted(self) -> Panels:
-        """Return the panels of the base between the ends."""
+    def _unnormalized_panels(self) -> Panels:
+        """Return the panels of the base between the ends, from which the log mass is integrated."""
+        # In the coordinate of the base powers at its ends and heavy tails are resolved.
         base: Univariate = self.base
         return base._panels.restricted(*self._ends(), self._region)
 
     def _is_plain(self, law: Law) -> bool:
-        """Return whether a few operations show that the ends need no other check."""
+        """Return whether a few operations show that the ends need no other check.
+
+        They compare rounding errors of the ends with the scale of the law; false is no verdict.
+        """
         if not branches_allowed(self._like):
             return False
         with torch.no_grad():
@@ -179,16 +189,17 @@ class Truncated(Univariate):
         # Ends that are the same number for the law have no mass between them.
         apart = low < high if law is None else torch.lt(*law.standardize(low, high)[:2])
         ends = torch.stack([low, high])
+        # The next numbers towards the other end, one rounding error inside.
         beside = ends.nextafter(ends.flip(0))
-        jump = (self.base.log_prob(beside) - self.base.log_prob(ends)).abs()
+        change = (self.base.log_prob(beside) - self.base.log_prob(ends)).abs()
         log_p = self.base.log_prob(ends)
         density = torch.where(log_p.isfinite(), log_p - self._log_mass, -math.inf).exp()
         lost = density * (beside - ends).abs()
-        resolved: Tensor = apart & ~((jump > _LOST) & (lost > _LOST)).any(0)
+        resolved: Tensor = apart & ~((change > _LOST) & (lost > _LOST)).any(0)
         resolved = resolved & self._log_mass.isfinite()
         if law is not None or not isinstance(self.base, TorchUnivariate):
             return resolved
-        if (below := self.base._known("cdf", ends)) is not None:
+        if (below := self.base._by_torch("cdf", ends)) is not None:
             missed = (below.diff(dim=0).squeeze(0) - self._log_mass.exp()).abs()
             resolved = resolved & ~(missed > _MISSED)
         # In the variable of `onto_line` the density decays exponentially beyond the outermost cuts.
@@ -214,9 +225,10 @@ class Truncated(Univariate):
         """The part of the base's support between the ends, which moves with both."""
         intervals = self.base._intervals().to(self._like.dtype)
         intervals = clamp(intervals, self.low[..., None, None], self.high[..., None, None])
-        # Under vmap and in compiled graphs values cannot be read; then only bijections differ.
-        known = branches_allowed(intervals)
-        if intervals.shape[-2] == 1 and (not known or bool(intervals.isfinite().all())):
+        # Under vmap and in compiled graphs values cannot be read, and any interval counts as
+        # finite: then only bijections differ.
+        readable = branches_allowed(intervals)
+        if intervals.shape[-2] == 1 and (not readable or bool(intervals.isfinite().all())):
             return Interval(intervals[..., 0, 0], intervals[..., 0, 1], self.log_prob)
         empty = intervals.diff(dim=-1) <= 0
         return IntervalUnion.merged(torch.where(empty, math.nan, intervals), self.log_prob)
@@ -224,10 +236,11 @@ class Truncated(Univariate):
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
         """Whether `rsample` exists: if the support is one interval."""
-        whole = self._base_law is not None or self.base._intervals().shape[-2] == 1
-        return whole or bool(self._intervals()[..., 1:, :].isnan().all())
+        is_whole = self._base_law is not None or self.base._intervals().shape[-2] == 1
+        return is_whole or bool(self._intervals()[..., 1:, :].isnan().all())
 
     def _moment(self, n: int, terms: Tensor) -> Tensor:
+        """Return a moment of order n, the sum of its terms, infinite or NaN by tail indices."""
         base = self.base
         indices = base.tail_indices() if isinstance(base, TorchUnivariate) else None
         if indices is None:
@@ -273,11 +286,12 @@ class Truncated(Univariate):
         self._check_value(value)
         law = self._base_law
         if law is not None and law.is_on_line:
-            # Infinity lies outside of infinite ends, too: its distance to them is NaN.
+            # An infinite value lies outside, also of infinite ends: its distance to them is NaN.
             inside = torch.minimum(value - self.low, self.high - value) >= 0
             log_p = law.log_density(torch.where(inside, value.double(), law.loc))
         else:
             inside = (self.low <= value) & (value <= self.high)
+            # Moved between the ends, where derivatives exist; results outside are not selected.
             log_p = self.base.log_prob(torch.clamp(value, self.low.detach(), self.high.detach()))
             inside = inside & (log_p > -math.inf)
         log_p = torch.where(inside, log_p - self._log_mass, -math.inf)
@@ -287,10 +301,10 @@ class Truncated(Univariate):
     def _has_masses(self) -> bool:
         return self._base_law is not None
 
-    def _log_part(self, start: Tensor, end: Tensor) -> Tensor:
+    def _log_mass_between(self, start: Tensor, end: Tensor) -> Tensor:
         if (law := self._base_law) is None:
-            return super()._log_part(start, end)
-        return law.log_share(*self._ends(), start, end)
+            return super()._log_mass_between(start, end)
+        return law.log_fraction(*self._ends(), start, end)
 
     def _inverse(self, q: Tensor) -> Tensor:
         between = self._law_between

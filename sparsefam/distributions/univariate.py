@@ -32,8 +32,8 @@ _NEAR = -2.0
 # Powers of 16 among which the scale of a density on an infinite interval is searched for, as far as
 # a coordinate reaches in float64.
 _SCALES = tuple(16.0**k for k in range(-215, 216))
-# Shares of the range where a density matters at which it is cut, closer at its ends.
-_SHARES = tuple(math.sin(math.pi * k / 24) ** 2 for k in range(13))
+# Fractions of the range where a density matters at which it is cut, closer at its ends.
+_FRACTIONS = tuple(math.sin(math.pi * k / 24) ** 2 for k in range(13))
 # Rounds of the search for this range. Each can divide it by six.
 _ROUNDS = 8
 # Steps of the search for a quantile, which may be next to a power.
@@ -81,7 +81,7 @@ class Univariate(SparseDistribution):
     """
 
     # Center and spread of the coordinate (*batch, 2), the result of `Panels.search`, and the node
-    # at which the density is highest (*batch): constants that `_place` computes.
+    # at which the density is highest (*batch): constants that `_locate` computes.
     _tensors = {"_frame": 1, "_region": 2, "_peak": 0}
     # The logarithm of the mass of `_unnormalized` (*batch); None for 0.
     _log_mass: Any = None
@@ -100,7 +100,7 @@ class Univariate(SparseDistribution):
             if breakpoints is not None:
                 require(~breakpoints.isnan(), "breakpoints", "numbers", breakpoints)
         with torch.no_grad():
-            self._place()
+            self._locate()
         mass = self._panels.integral(_ORDER)
         if self._validate_args:
             self._require_mass(mass)
@@ -130,16 +130,17 @@ class Univariate(SparseDistribution):
             log_q = self._unnormalized(t)
         if not torch.is_grad_enabled():
             return log_q
-        # Where the density is zero the function may have no derivative.
+        # Where the density is zero the function may have no derivative. So it is evaluated again,
+        # there at a location inside.
         finite = log_q.isfinite()
         return torch.where(finite, self._unnormalized(torch.where(finite, t, self._peak)), log_q)
 
     def _unnormalized(self, t: Tensor) -> Tensor:
-        """Return the function whose exponential is integrated."""
+        """Return the function whose exponential is integrated, at locations (..., *batch)."""
         return self.log_prob(t).double()
 
     def _normalize(self, mass: Tensor) -> None:
-        """Take note of the logarithm of the mass of `_unnormalized` (*batch), here 0."""
+        """Store the logarithm of the mass of `_unnormalized` (*batch), or check that it is 0."""
         if self._validate_args:
             require(mass.abs() <= _NORMALIZED, "log_prob", "of mass 1", mass.exp())
 
@@ -168,7 +169,8 @@ class Univariate(SparseDistribution):
         line = self._coordinate
         edges = cast(Tensor, line.rough)
         if len(edges) > 2:
-            # Between two peaks at breakpoints the density may not matter.
+            # Between two peaks at breakpoints the density may not matter: its range is searched for
+            # on both halves of each interval, which have fewer cuts.
             middles = (edges[:-1] + edges[1:]) / 2
             edges = torch.cat([torch.stack([edges[:-1], middles], 1).flatten(0, 1), edges[-1:]])
         return Panels(
@@ -177,7 +179,7 @@ class Univariate(SparseDistribution):
             self._ends(),
             edges=edges,
             region=self.__dict__.get("_region"),
-            shares=_SHARES if len(edges) == 2 else _SHARES[::2],
+            fractions=_FRACTIONS if len(edges) == 2 else _FRACTIONS[::2],
             log_mass=self._log_mass,
         )
 
@@ -205,7 +207,7 @@ class Univariate(SparseDistribution):
 
     # Where the density matters
 
-    def _place(self) -> None:
+    def _locate(self) -> None:
         """Find where the density matters, from its values: set `_frame`, `_region` and `_peak`."""
         low, high, _ = self.geometry()
         zeros = torch.zeros_like(self._like, dtype=torch.float64)
@@ -287,7 +289,7 @@ class Univariate(SparseDistribution):
         return self._panels.locations()
 
     def _breakpoints(self) -> Tensor:
-        """Return the same, with all locations at which the density jumps, padded with NaN."""
+        """Return `_cuts` with all locations at which the density jumps (*batch, J), NaN-padded."""
         return self._cuts()
 
     # Masses
@@ -303,17 +305,20 @@ class Univariate(SparseDistribution):
         return self._tail(value, torch.zeros_like(value, dtype=torch.bool))
 
     def _tail(self, value: Tensor, upper: Tensor, log: bool = False) -> Tensor:
-        """Return the mass below each value, or above it where `upper` (..., *batch) is true.
+        """Return the mass (..., *batch) below each value, or above it, or its logarithm.
 
-        With `log` its logarithm, relatively accurate; of a tail that is the larger one, it need not
-        be right.
+        Args:
+            value: Locations (..., *batch).
+            upper: Whether the mass above is meant (..., *batch).
+            log: Whether to return the logarithm, relatively accurate; the logarithm of the larger
+                tail need not be right.
         """
         low, high = self._ends()
         inside = (low < value) & (value < high)
-        # Others are moved to where all is in the tail.
+        # Values outside are moved to the end where all of the mass is in the tail.
         t = torch.where(inside, value, torch.where(upper, low, high)).double()
         if self._has_masses:
-            tail = self._log_part(torch.where(upper, t, low), torch.where(upper, high, t))
+            tail = self._log_mass_between(torch.where(upper, t, low), torch.where(upper, high, t))
             tail = tail if log else tail.exp()
         else:
             tail = self._panels.tail(t, upper, log)
@@ -323,42 +328,47 @@ class Univariate(SparseDistribution):
         return tail.to(torch.promote_types(self._like.dtype, value.dtype))
 
     def _is_larger(self, value: Tensor, upper: Tensor) -> Tensor:
-        """Return whether the tails below values, above where `upper`, are the larger ones."""
+        """Return whether the tail below a value, or above it where `upper`, is above one half."""
         with torch.no_grad():
             return self._tail(value, upper) > 0.5
 
     def _log_tail(self, value: Tensor, upper: Tensor) -> Tensor:
-        """Return the logarithm of tails, for a larger one of 1 less the smaller one."""
+        """Return the logarithm of the tail below values, or above them where `upper`.
+
+        The logarithm of the larger tail is computed from the smaller one.
+        """
         larger = self._is_larger(value, upper)
         small = self._tail(value, upper ^ larger, log=True)
         return torch.where(larger, torch.log1p(-small.exp()), small)
 
     def _interval(self, a: Tensor, b: Tensor, log: bool = False) -> Tensor:
-        """Return the mass between a and b, or its logarithm, relatively accurate."""
+        """Return the mass between a and b (..., *batch), or its logarithm, relatively accurate."""
         low, high = self._ends()
         start, end = (clamp(x.double(), low, high) for x in (a, b))
         positive = start < end
+        # Elsewhere the mass of the whole support is computed, and not selected.
         start, end = torch.where(positive, start, low), torch.where(positive, end, high)
-        mass = torch.where(positive, self._log_part(start, end), -math.inf)
+        mass = torch.where(positive, self._log_mass_between(start, end), -math.inf)
         mass = mass.to(torch.promote_types(self._like.dtype, a.dtype))
         return mass if log else mass.exp()
 
     @property
     def _has_masses(self) -> bool:
-        """Whether `_log_part` is a formula, so that tails need no panels."""
+        """Whether `_log_mass_between` is a formula, so that tails need no panels."""
         return False
 
-    def _log_part(self, start: Tensor, end: Tensor) -> Tensor:
+    def _log_mass_between(self, start: Tensor, end: Tensor) -> Tensor:
         """Return the logarithm of the mass between locations in the support, in float64."""
         return self._panels.log_interval(start, end)
 
     def _upper_mask(self, name: str, value: Tensor, upper: bool) -> Tensor:
-        """Check the value of the method of this name, and return `upper` in its shape."""
+        """Return `upper` in the shape of a value, after the checks of the method of this name."""
         self._require_numbers(name)
         self._check_value(value)
         return torch.full_like(value, upper, dtype=torch.bool)
 
     def _require_numbers(self, name: str) -> None:
+        """Raise NotImplementedError, with the name of the method, for a density of vectors."""
         if self.event_shape:
             raise NotImplementedError(f"{name} exists for densities of numbers only")
 
@@ -451,7 +461,7 @@ class Univariate(SparseDistribution):
         return self._quantile(value)
 
     def _quantile(self, value: Tensor) -> Tensor:
-        """Return quantiles of probabilities in [0, 1]."""
+        """Return quantiles of probabilities (..., *batch) in [0, 1]."""
         first, last = self._ends()
         inside = (value > 0) & (value < 1)
         t = self._inverse(torch.where(inside, value, 0.5).double())
@@ -473,11 +483,11 @@ class Univariate(SparseDistribution):
         return self._rounded(self._inverse(uniform.clamp_min(2.0**-54)))
 
     def _inverse(self, q: Tensor) -> Tensor:
-        """Return quantiles of float64 probabilities in (0, 1)."""
+        """Return quantiles of float64 probabilities (..., *batch) in (0, 1)."""
         return self._panels.quantile(q)
 
     def _rounded(self, t: Tensor) -> Tensor:
-        """Return locations in the type of the parameters, not rounded to an end without density."""
+        """Return locations in the type of the parameters, below an upper end without density."""
         with torch.no_grad():
             low, high = (end.to(self._like.dtype) for end in self._ends())
             last = torch.where(self.prob(high) > 0, high, high.nextafter(low))
@@ -511,9 +521,13 @@ class Univariate(SparseDistribution):
         return -(weights * torch.where(log_p.isfinite(), log_p, 0.0)).sum(0).to(self._like.dtype)
 
     def _moment(self, n: int, terms: Tensor) -> Tensor:
-        """Return the sum of terms (Q, *batch), a moment of order n; infinite or NaN if it has none.
+        """Return a moment (*batch), the sum of its terms; infinite or NaN if it does not exist.
 
-        There is none if at an infinite end the outermost term that is not 0 matters in the sum.
+        It does not if at an infinite end the outermost term that is not 0 matters in the sum.
+
+        Args:
+            n: Order of the moment.
+            terms: Powers of nodes times weights (Q, *batch), in the order of the nodes.
         """
         sizes = terms.detach().abs()
         sides = sizes, sizes.flip(0)
@@ -547,7 +561,12 @@ class Univariate(SparseDistribution):
         return self._moment(n, weights * (nodes - center) ** n).to(self._like.dtype)
 
     def _central_moment(self, n: int, standardized: bool = False) -> Tensor:
-        """Return E[(t - mean)^n] (*batch), NaN where there is no mean, or that over stddev^n."""
+        """Return E[(t - mean)^n] (*batch), NaN where there is no mean.
+
+        Args:
+            n: The order.
+            standardized: Whether to divide it by stddev^n.
+        """
         mean = self.mean
         exists = mean.isfinite()
         moment = self._moment_about(n, torch.where(exists, mean, 0.0))
@@ -608,7 +627,7 @@ class Univariate(SparseDistribution):
         return IntervalUnion(highest_density(p, level, p._breakpoints()).to(self._like.dtype))
 
     def _checked_mass(self, mass: Tensor | float) -> Tensor:
-        """Return the mass of a set of highest density (*batch), or raise as for that method."""
+        """Return a mass in the shape (*batch), after the checks of `highest_density`."""
         self._require_numbers("highest_density")
         level, _ = broadcast_arguments(mass=mass, density=self._like)
         require((level > 0) & (level < 1), "mass", "in (0, 1)", mass)

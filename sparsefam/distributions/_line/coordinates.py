@@ -56,7 +56,7 @@ class Coordinate:
         rough = self.rough.reshape(len(self.rough), *(1,) * (low.dim() - len(batch)), *batch)
         return ((low == rough) | (high == rough)).any(0)
 
-    def place(
+    def locations_between(
         self, y: Tensor, low: Tensor, high: Tensor, rough: Tensor | bool
     ) -> tuple[Tensor, Tensor]:
         """Return locations, and their derivatives in y, between cuts.
@@ -64,11 +64,11 @@ class Coordinate:
         Args:
             y: From -1, at the lower cut, to 1, at the upper one; it broadcasts with the cuts.
             low: Coordinates of lower cuts (..., *batch).
-            high: Coordinates of upper cuts.
-            rough: Result of `is_rough` for these cuts.
+            high: Coordinates of upper cuts (..., *batch).
+            rough: Result of `is_rough` for these cuts, by which nodes are graded towards both.
         """
         if isinstance(rough, Tensor):
-            pairs = [self.place(y, low, high, choice) for choice in (True, False)]
+            pairs = [self.locations_between(y, low, high, choice) for choice in (True, False)]
             t, slope = (torch.where(rough, a, b) for a, b in zip(*pairs, strict=True))
             return t, slope
         if rough:
@@ -81,7 +81,7 @@ class Coordinate:
 
 
 class Line(Coordinate):
-    """The line of the locations itself."""
+    """The location itself as the coordinate."""
 
     def onto(self, t: Tensor) -> Tensor:
         return t
@@ -105,6 +105,9 @@ class DoubleExponential(Coordinate):
         spread: About the standard deviation (*batch).
         order: Number of nodes between two cuts.
 
+    Attributes:
+        limit: The largest |y| that `onto` returns (*batch).
+
     References:
         Takahasi and Mori (1974), Double exponential formulas for numerical integration. Publ. Res.
         Inst. Math. Sci. 9.
@@ -127,12 +130,11 @@ class DoubleExponential(Coordinate):
         # dt/dy = T'(a) b is the spread at the center unless b would be large.
         self._b = (spread / self.from_line(self._a)[1]).clamp(max=2.0).detach()
         # As far as the exponentials of T, and their products with the spread, do not overflow.
-        reach, whole = _REACH[center.dtype], lower is None and upper is None
-        least = spread.log().clamp_min(0) if whole else self._a.abs()
-        self.limit = torch.asinh((reach - least).clamp_min(reach / 10) / self._b)
+        reach, is_whole_line = _REACH[center.dtype], lower is None and upper is None
+        used = spread.log().clamp_min(0) if is_whole_line else self._a.abs()
+        self.limit = torch.asinh((reach - used).clamp_min(reach / 10) / self._b)
 
     def onto(self, t: Tensor) -> Tensor:
-        # Clamped to the range.
         y = torch.asinh((self.onto_line(t) - self._a) / self._b)
         return y.clamp(-self.limit, self.limit)
 

@@ -68,18 +68,16 @@ def highest_density(p: _Univariate, mass: Tensor, cuts: Tensor) -> Tensor:
     breakpoints = _ascending(cuts)
     with torch.no_grad():
         grid = _Grid.of(q, breakpoints.detach())
-        edges = _Edges(q, grid, _level(q, grid, mass.detach()), 3)
+        edges = _Edges(q, grid, _level(q, grid, mass.detach()), steps=3)
     t = edges.polished(p, mass, breakpoints)
     return t.unflatten(0, (-1, 2)).movedim((0, 1), (-2, -1))
 
 
 def _level(q: _Univariate, grid: "_Grid", mass: Tensor) -> Tensor:
-    """Return the levels (*batch) above which densities have a mass.
+    """Return the levels (*batch) above which densities have a given mass.
 
-    A step follows a parabola, the level as a function of the mass, which has the mass and its slope
-    at the level, and the mass at the other end of the bracket: next to an extremum the level is
-    quadratic in the mass. Steps that leave the bracket become bisections, and none crosses the
-    height of an extremum. Densities that have converged leave the loop.
+    Each step goes along a parabola, to the middle of the bracket if that leaves it, and never past
+    the height of an extremum. Densities that have converged leave the loop.
 
     Args:
         q: Densities (*batch).
@@ -88,49 +86,90 @@ def _level(q: _Univariate, grid: "_Grid", mass: Tensor) -> Tensor:
     """
     level = grid.level_of(mass)
     shape, levels = level.shape, level.flatten().clone()
+    # Indices into the flattened batch of the densities that are still in the loop.
     rows = torch.arange(len(levels), device=level.device)
-    low, high = torch.zeros_like(level), grid.heights.amax(0) * 2
-    gap_low, gap_high = mass - 1, mass
+    # All mass is above 0, and none above twice the largest height of the grid, which may miss the
+    # maximum by a little.
+    bracket = _Bracket(torch.zeros_like(level), grid.heights.amax(0) * 2, mass - 1, mass)
     for _ in range(_LEVELS):
         edges = _Edges(q, grid, level)
         gap, slope = mass - edges.mass(q, edges.t), edges.rate
-        # `gap` is the mass that is missing above the level: none at `low`, some at `high`.
-        enough = gap <= _ENOUGH
-        low, high = torch.where(enough, level, low), torch.where(enough, high, level)
-        gap_low, gap_high = torch.where(enough, gap, gap_low), torch.where(enough, gap_high, gap)
-        away = torch.where(enough, high, low) - level
-        rise = torch.where(enough, gap_high, gap_low) - gap
-        rate = torch.where(slope < 0, slope, -1.0)
-        # To gain a mass x, go to level + x / rate + bend (x / rise)^2, with bend such that
-        # x = -rise leads to the other end, unless that has another order of magnitude.
-        bend = torch.where(away <= _WIDE * level, away + rise / rate, 0.0)
-        step = gap / rate + bend * (gap / rise).square()
-        safe = (slope < 0) & (low < level + step) & (level + step < high)
-        ended = high - low <= _ROUNDING * 2.0**-52 * high
-        wide = (low > 0) & (high > _WIDE * low)
-        middle = torch.where(wide, low.sqrt() * high.sqrt(), low + (high - low) / 2)
-        target = torch.where(safe, level + step, middle)
+        bracket, step = bracket.narrowed(level, gap, slope)
+        inside = (slope < 0) & (bracket.low < level + step) & (level + step < bracket.high)
+        target = torch.where(inside, level + step, bracket.middle())
         # An interval begins or ends at the height of an extremum, and the mass bends most there.
         extrema, apart = grid.extrema, _APART * level
         floor = torch.where(extrema < level - apart, extrema, 0.0).amax(0)
         ceiling = torch.where(extrema > level + apart, extrema, math.inf).amin(0)
         target = torch.minimum(torch.maximum(target, floor), ceiling)
-        # The last step says where the mass is if it is short beside the way to an extremum.
+        # A step that is short beside the distance to the height of an extremum leaves an error of
+        # second order in `gap`: the level after it is trusted if `gap` is below _CLOSE. Else the
+        # level before it is the result if its own mass is right to _ENOUGH.
         near = (extrema - level).abs().amin(0)
-        safe &= (target - level).abs() <= _SHORT * near
-        met = gap.abs() <= torch.where(safe, _CLOSE, _ENOUGH)
-        target = torch.where(met & ~safe, level, target)
+        trusted = inside & ((target - level).abs() <= _SHORT * near)
+        met = gap.abs() <= torch.where(trusted, _CLOSE, _ENOUGH)
+        target = torch.where(met & ~trusted, level, target)
+        ended = bracket.high - bracket.low <= _ROUNDING * 2.0**-52 * bracket.high
         # Where the mass jumps, no level meets it: `low` is the one with more mass.
-        level = torch.where(ended & ~met, low, target)
+        level = torch.where(ended & ~met, bracket.low, target)
         levels[rows] = level.flatten()
         remaining = ~(met | ended)
         if not bool(remaining.any()):
             break
         if 4 * int(remaining.sum()) <= 3 * remaining.numel():
             q, grid, rows = q[remaining], grid.take(remaining), rows[remaining.flatten()]
-            state = mass, level, low, high, gap_low, gap_high
-            mass, level, low, high, gap_low, gap_high = (x[remaining] for x in state)
+            mass, level = mass[remaining], level[remaining]
+            bracket = _Bracket(*(x[remaining] for x in bracket))
     return levels.reshape(shape)
+
+
+class _Bracket(NamedTuple):
+    """Levels (*batch) between which the level of a mass lies.
+
+    Attributes:
+        low: A level with enough mass above it.
+        high: A level with too little mass above it.
+        gap_low: The mass that is missing above `low`: at most _ENOUGH, and negative for a surplus.
+        gap_high: The mass that is missing above `high`.
+    """
+
+    low: Tensor
+    high: Tensor
+    gap_low: Tensor
+    gap_high: Tensor
+
+    def narrowed(self, level: Tensor, gap: Tensor, slope: Tensor) -> tuple["_Bracket", Tensor]:
+        """Return the bracket with a level as one of its ends, and a step from it to the root.
+
+        The step is along a parabola, the level as a function of the mass, which has the mass and
+        its slope at the level, and the mass at the other end of the bracket: next to an extremum
+        the level is quadratic in the mass.
+
+        Args:
+            level: A level in the bracket (*batch).
+            gap: The mass that is missing above it (*batch).
+            slope: Derivative of the mass above it (*batch); the step has no meaning if it is 0.
+        """
+        # A mass that is short by the tolerated error is enough.
+        enough = gap <= _ENOUGH
+        low, high = torch.where(enough, level, self.low), torch.where(enough, self.high, level)
+        gap_low = torch.where(enough, gap, self.gap_low)
+        gap_high = torch.where(enough, self.gap_high, gap)
+        # From the level to the other end of the bracket, and from `gap` to the gap there.
+        away = torch.where(enough, high, low) - level
+        rise = torch.where(enough, gap_high, gap_low) - gap
+        rate = torch.where(slope < 0, slope, -1.0)
+        # To gain a mass x, go to level + x / rate + bend (x / rise)^2, with bend such that
+        # x = -rise leads to the other end. A straight line, if that is far above the level.
+        bend = torch.where(away <= _WIDE * level, away + rise / rate, 0.0)
+        step = gap / rate + bend * (gap / rise).square()
+        return _Bracket(low, high, gap_low, gap_high), step
+
+    def middle(self) -> Tensor:
+        """Return the mean of both ends, geometric if they differ in their order of magnitude."""
+        wide = (self.low > 0) & (self.high > _WIDE * self.low)
+        mean = self.low + (self.high - self.low) / 2
+        return torch.where(wide, self.low.sqrt() * self.high.sqrt(), mean)
 
 
 @torch.no_grad()
@@ -144,7 +183,7 @@ def mass_above(q: _Univariate, value: Tensor, cuts: Tensor) -> Tensor:
     """
     # A peak that only rounding puts above the level has no mass.
     level = q.prob(value.double()) * (1 + _ROUNDING / 2 * 2.0**-52)
-    edges = _Edges(q, _Grid.of(q, _ascending(cuts)), level, 3)
+    edges = _Edges(q, _Grid.of(q, _ascending(cuts)), level, steps=3)
     return torch.where(level > 0, edges.mass(q, edges.t), 1.0)
 
 
@@ -189,12 +228,16 @@ class _Grid(NamedTuple):
         return cls(t.flatten(0, 1), heights.flatten(0, 1), extrema, breakpoints, count)
 
     def take(self, rows: Tensor) -> "_Grid":
-        """Return the locations of some densities, by a mask."""
+        """Return the grid of the densities at which a mask `rows` (*batch) is true."""
         t, heights, extrema, breakpoints = (x[:, rows] for x in self[:4])
         return _Grid(t, heights, extrema, breakpoints, self.size)
 
     def level_of(self, mass: Tensor) -> Tensor:
-        """Estimate the level of a mass (*batch), as if densities were linear on the grid."""
+        """Estimate the level of a mass (*batch), as if densities were linear on the grid.
+
+        It is the root of the mass above a level, a sum over the cells between neighbors on the
+        grid.
+        """
         t, heights = (x.unflatten(0, (-1, self.size)) for x in (self.t, self.heights))
         width = t.diff(dim=1).clamp_min(0).flatten(0, 1)
         width = width / width.sum(0)
@@ -202,10 +245,11 @@ class _Grid(NamedTuple):
         low, high = torch.minimum(u, v), torch.maximum(u, v)
         mean = (low * width).sum(0).clamp_min(1e-300)
         low = (low / mean).clamp_min(_SMALL)
-        # One of the heights may be almost infinite, at a pole; steep cells are not linear.
+        # From here on heights are relative to `mean`. One of them may be almost infinite, at a
+        # pole, and steep cells are not linear.
         high = torch.minimum((high / mean).clamp_min(2 * _SMALL), _STEEPEST * low.clamp_min(1))
         # A fraction s = (high - level) / (high - low) of a cell is above the level, and its mass is
-        # s rectangle - s^2 triangle.
+        # s rectangle - s^2 triangle. Float32 suffices for an estimate.
         rate = 1 / torch.maximum(high - low, 1e-6 * high)
         start, rate, rectangle, triangle = (
             x.float() for x in (high * rate, rate, width * high, width * (high - low) / 2)
@@ -214,12 +258,33 @@ class _Grid(NamedTuple):
         goal = mass.float() * total
 
         def excess(x: Tensor) -> Tensor:
+            # With level = x / (1 - x) in units of `mean`, s is start - rate level.
             s = torch.addcmul(start, rate, x / (x - 1)).clamp_(0, 1)
             return goal - torch.addcmul(rectangle, s, triangle, value=-1).mul_(s).sum(0)
 
-        # Levels of all sizes are in a short bracket for x = level / (level + mean).
+        # Levels of all sizes are in a short bracket for x = level / (level + 1).
         x = increasing_root(excess, torch.zeros_like(total), top / (top + 1), _START)
         return mean * (x / (1 - x)).double()
+
+
+def _may_be_extrema(heights: Tensor) -> Tensor:
+    """Return which locations may be next to an extremum, a mask (J, count, *batch).
+
+    The first and the last location of a piece are none of them.
+
+    Args:
+        heights: Densities (J, count, *batch) at `count` locations in each of J pieces.
+    """
+    sign = torch.sign(heights.flatten(0, 1).diff(dim=0))
+    candidate = torch.zeros_like(heights, dtype=torch.bool)
+    candidate.flatten(0, 1)[1:-1] = sign[1:] != sign[:-1]
+    # Three heights that rise or fall may hide an extremum next to the end of a piece. The location
+    # beside the end is a candidate if the change is smaller towards the end.
+    for first, second, third in ((0, 1, 2), (-1, -2, -3)):
+        x, y, z = (heights[:, k] for k in (first, second, third))
+        candidate[:, second] |= (y - x).abs() < (z - y).abs()
+    candidate[:, 0] = candidate[:, -1] = False
+    return candidate
 
 
 def _move_to_extrema(q: _Univariate, t: Tensor, heights: Tensor) -> Tensor:
@@ -235,20 +300,13 @@ def _move_to_extrema(q: _Univariate, t: Tensor, heights: Tensor) -> Tensor:
         largest of all; 0 where a density has fewer than others.
     """
     count, flat = t.shape[1], heights.flatten(0, 1)
-    sign = torch.sign(flat.diff(dim=0))
-    candidate = torch.zeros_like(heights, dtype=torch.bool)
-    candidate.flatten(0, 1)[1:-1] = sign[1:] != sign[:-1]
-    # Three heights that rise or fall may hide an extremum next to the end of a piece. The end
-    # stays, and the location beside it is a candidate if the change is smaller towards the end.
-    for first, second, third in ((0, 1, 2), (-1, -2, -3)):
-        x, y, z = (heights[:, k] for k in (first, second, third))
-        candidate[:, second] |= (y - x).abs() < (z - y).abs()
-    candidate[:, 0] = candidate[:, -1] = False
-    row, present = _true_rows(candidate.flatten(0, 1))
+    row, present = _true_rows(_may_be_extrema(heights).flatten(0, 1))
+    # Each candidate b between its neighbors a and c, with the heights v, u and w.
     a, b, c = (t.flatten(0, 1).gather(0, (row + k).clamp_min(0)) for k in (-1, 0, 1))
     u, v, w = (flat.gather(0, (row + k).clamp_min(0)) for k in (-1, 0, 1))
-    rank = row % count
+    rank = row % count  # in its piece
     for _ in range(_EXTREMA):
+        # Between the neighbors, or else between b and a neighbor at the end of the piece.
         extreme = (v >= torch.maximum(u, w)) | (v <= torch.minimum(u, w))
         start = torch.where(extreme | (rank == 1), a, b)
         end = torch.where(extreme | (rank == count - 2), c, b)
@@ -271,14 +329,15 @@ def _move_to_extrema(q: _Univariate, t: Tensor, heights: Tensor) -> Tensor:
         a, u = torch.where(left, other, a), torch.where(left, beside, u)
         c, w = torch.where(right, other, c), torch.where(right, beside, w)
     row = torch.where(present, row, 0)
-    for values, moved in ((t, b), (heights, v)):
-        values = values.flatten(0, 1)
-        values.scatter_(0, row, torch.where(present, moved, values[:1]))
+    # Padding writes the first value onto itself: the first location is no candidate.
+    for old, new in ((t, b), (heights, v)):
+        values = old.flatten(0, 1)
+        values.scatter_(0, row, torch.where(present, new, values[:1]))
     return torch.cat([torch.where(present, v, 0.0), heights.amax((0, 1)).unsqueeze(0)])
 
 
 def _ascending(cuts: Tensor) -> Tensor:
-    """Return cuts (*batch, J) as (J, *batch) in ascending order, in a layout that grids share."""
+    """Return cuts (*batch, J) as (J, *batch) in float64, in ascending order and contiguous."""
     return sort_cuts(cuts.double()).contiguous()
 
 
@@ -290,8 +349,9 @@ def _heights(q: _Univariate, t: Tensor) -> Tensor:
 def _true_rows(mask: Tensor) -> tuple[Tensor, Tensor]:
     """Return for each density the rows at which a mask (n, *batch) is true, in ascending order.
 
-    K is the largest number of them. The first result (K, *batch) has 0 after the last row of a
-    density; the second one (K, *batch) is true up to the last.
+    Returns:
+        Rows (K, *batch), of which K is the largest number, padded with 0; and which of them are no
+        padding (K, *batch).
     """
     batch = mask.shape[1:]
     row, density = mask.reshape(len(mask), batch.numel()).nonzero().unbind(-1)
@@ -313,16 +373,18 @@ class _Edges:
         q: Densities (*batch).
         grid: Locations and heights of these densities.
         level: Levels (*batch).
-        steps: Newton steps towards an end, a key of `_INEXACT`.
+        steps: Newton steps towards an end, 2 or 3.
 
     Attributes:
+        level: Levels (*batch).
         t: Ends (K, *batch); K is the largest number of them in the batch.
         present: Which of the K ends a density has.
         sign: -1 for lower ends, 1 for upper ones (K, *ones).
-        low, high: Locations of the grid on both sides of each end.
-        moving: Which ends are roots of q = level; at the others q jumps.
-        breakpoint: Index of the breakpoint at or next to an end.
-        slopes: Slopes of q at the ends, infinite where an end does not move with the level.
+        low, high: Locations of the grid on both sides of each end (K, *batch).
+        moving: Which ends are roots of q = level (K, *batch); at each other end q jumps.
+        breakpoint: Index of the breakpoint at or next to an end (K, *batch).
+        slopes: Slopes of q at the ends (K, *batch), infinite where an end does not move with the
+            level.
         rate: Derivative of the mass in the level (*batch).
     """
 
@@ -349,10 +411,11 @@ class _Edges:
         # Next to an extremum roots move far with the level.
         near = (cells[2:] - level).abs().amin(0)
         tolerated = torch.minimum(_INEXACT[steps] * level, _CLOSER * near)
-        late = between & ~(solved[1] <= tolerated)
-        if bool((late := late.any(0)).any()):
+        # A density with a root that is not accurate yet solves for all of its roots by a search.
+        inaccurate = between & ~(solved[1] <= tolerated)
+        if bool((late := inaccurate.any(0)).any()):
             solved[:, :, late] = _roots(
-                q[late], level[late], cells[:, :, late], between[:, late], 0
+                q[late], level[late], cells[:, :, late], between[:, late], steps=0
             )
         root, error, slopes = solved
         self.moving = between & (error <= _MISSED * level)
@@ -374,16 +437,24 @@ class _Edges:
         return torch.where(self.present, self.sign * p.cdf(t), 0.0).sum(0)
 
     def polished(self, p: _Univariate, mass: Tensor, breakpoints: Tensor) -> Tensor:
-        """Return ends (K, *batch), NaN where there is none, after a Newton step for all at once."""
+        """Return ends (K, *batch), NaN where there is none, after a Newton step for all at once.
+
+        Args:
+            p: The densities with their graph.
+            mass: Of the set (*batch), with its graph.
+            breakpoints: In ascending order (B, *batch), with their graph.
+        """
         ends = breakpoints.gather(0, self.breakpoint)
         start = torch.where(self.t == ends.detach(), ends, self.t)
         excess = torch.where(self.moving, p.prob(start) - self.level, 0.0)
         gap = mass - self.mass(p, start) + (self.sign * self.level * excess / self.slopes).sum(0)
         # Newton's step: ends move by (dc - excess)/q' to the level c + dc, and c times the sum of
-        # their signed steps is the gap in mass.
+        # their signed steps is the mass that is missing at `start`. So `gap`, which is still
+        # missing at dc = 0, is `rate` times dc.
         meets = (self.rate < 0) & (gap.detach().abs() <= _CLOSE)
         change = torch.where(meets, gap / torch.where(meets, self.rate, -1.0), 0.0)
         t = start + (change - excess) / self.slopes
+        # Only the value is moved into its cell; the derivatives stay.
         t = torch.minimum(torch.maximum(t.detach(), self.low), self.high) + (t - t.detach())
         t = torch.where(self.moving, t, start)
         return torch.where(self.present, t, math.nan)
@@ -412,7 +483,7 @@ def _roots(q: _Univariate, level: Tensor, cells: Tensor, between: Tensor, steps:
             lambda t: torch.where(between, sign * (q.prob(t) - level), 0.0), low, high
         )
     for _ in range(max(steps, 1)):
-        with torch.enable_grad():
+        with torch.enable_grad():  # for slopes only: callers switch gradients off
             t = t.requires_grad_()
             height = q.prob(t)
             (slopes,) = torch.autograd.grad(height.sum(), t)

@@ -38,15 +38,20 @@ class _once:  # noqa: N801
         self._compute, self._name = compute, compute.__name__
 
     def __get__(self, holder: Any, owner: type) -> Any:
+        """Compute the value, and store it where Python looks before it asks for this property."""
         value = holder.__dict__[self._name] = self._compute(holder)
         return value
 
 
 class _Ends:
-    """Ends of a standard law, and what its mass and its quantiles have in common.
+    """Ends of a standard law, and quantities that its mass and its quantiles have in common.
+
+    Args:
+        name: Name of the standard law.
+        triple: The ends and their distance, as below.
 
     Attributes:
-        law: The standard law.
+        law: The standard law, a class that derives from `_Standard`.
         triple: Ends a < b, which may be -_FAR and _FAR, and their distance w, which has digits that
             b - a lacks.
     """
@@ -66,23 +71,32 @@ class _Ends:
 
     @_once
     def are_wide(self) -> bool:
-        """Whether all are seen to be at least _WIDE from the mode, on both sides of it."""
+        """Whether values can be read, and all ends are on both sides of the mode, far from it.
+
+        There a mass is 1 less the tails. Far is at least _WIDE.
+        """
         sides = self.sides
         return values_are_readable(sides) and sides.numel() > 0 and float(sides.amax()) <= -_WIDE
 
     @_once
     def log_mass(self) -> Tensor:
-        """The log mass."""
+        """The log mass (*batch)."""
         return self.law.log_mass(self)
 
     @_once
     def relative(self) -> Tensor:
-        """The logarithm of the ratio of the mass to the higher density at the ends."""
+        """The logarithm of the ratio of the mass to the higher density at the ends (*batch)."""
         return self.law.relative(self)
 
 
 class _EndsOfLaw(_Ends):
-    """Ends of a law in standard form, of which only what is needed is computed."""
+    """The standard form of the ends of a law, computed when it is first asked for.
+
+    Args:
+        law: The law.
+        low: Lower end (*batch), in the support of the law.
+        high: Upper end (*batch), in the support of the law.
+    """
 
     def __init__(self, law: "Law", low: Tensor, high: Tensor) -> None:
         self.law, self._given = _STANDARD[law.name], (law, low, high)
@@ -94,6 +108,7 @@ class _EndsOfLaw(_Ends):
 
     @_once
     def sides(self) -> Tensor:
+        # In fewer operations than by `triple`, which wide ends of a normal law do not need.
         law, low, high = self._given
         if law.exponential:
             return super().sides
@@ -101,9 +116,10 @@ class _EndsOfLaw(_Ends):
 
 
 class _Standard:
-    """A standard law between ends.
+    """A standard law between ends a < b, whose distance is w.
 
-    Only `log_density` and `log_ratio` are differentiated.
+    Only `log_density` and `log_ratio` are differentiated. All results are (*batch), those of
+    `quantile` (*sample, *batch).
     """
 
     @staticmethod
@@ -133,9 +149,14 @@ class _Standard:
 
     @classmethod
     def quantile(cls, ends: _Ends, q: Tensor, p: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return quantiles x of probabilities q = 1 - p, and x - a where it has more digits.
+        """Return quantiles x of the law between ends, and their distances x - a from the lower end.
 
-        Elsewhere the latter is infinite, or None where it has nowhere more digits.
+        A distance is infinite where it has no more digits than x gives; None if none has.
+
+        Args:
+            ends: The ends.
+            q: Probabilities (*sample, *batch).
+            p: 1 - q (*sample, *batch).
         """
         raise NotImplementedError
 
@@ -152,20 +173,21 @@ class _Normal(_Standard):
 
     @classmethod
     def log_mass(cls, ends: _Ends) -> Tensor:
-        mass = torch.log1p(-ends.tails.sum(0))
+        log_mass = torch.log1p(-ends.tails.sum(0))
         if ends.are_wide:
-            return mass
+            return log_mass
         # 1 less the tails cancels on one side of the mode, and between near ends.
         by_density = (ends.sides.amax(0) > 0) | _is_near(*ends.triple)
-        return torch.where(by_density, ends.relative + cls.highest(*ends.triple), mass)
+        return torch.where(by_density, ends.relative + cls.highest(*ends.triple), log_mass)
 
     @classmethod
     def relative(cls, ends: _Ends) -> Tensor:
         a, b, w = ends.triple
+        # Three cases: ends on both sides of the mode, on one side of it, and near ends.
         ratio = torch.log1p(-ends.tails.sum(0)) - cls.highest(a, b, w)
         if ends.are_wide:
             return ratio
-        # The logarithm of the ratio of the densities at both ends.
+        # The logarithm of the ratio of the higher end density to the lower one.
         fall = w * ((a + b) / 2).abs()
         start = torch.maximum(a, -b)
         beyond = start > 0
@@ -179,13 +201,13 @@ class _Normal(_Standard):
         if _any(near):
             half, slope = (torch.where(near, t, 1.0) / 2 for t in (w, fall))
             # The density at the middle over the higher one at an end is exp(half^2 / 2 - slope).
-            close = (2 * half * _mean_shape(half, slope)).log() - slope + half.square() / 2
+            close = (2 * half * _relative_mean(half, slope)).log() - slope + half.square() / 2
             ratio = torch.where(near, close, ratio)
         return ratio
 
     @classmethod
     def quantile(cls, ends: _Ends, q: Tensor, p: Tensor) -> tuple[Tensor, Tensor | None]:
-        # The masses beyond x, of which the smaller one determines it.
+        # The masses below and above x, of which the smaller one determines it.
         mass = ends.log_mass.exp()
         below, above = (
             torch.addcmul(tail, fraction, mass)
@@ -195,7 +217,7 @@ class _Normal(_Standard):
         if ends.are_wide:
             return x, None
         a, b, w = ends.triple
-        # Around 0 by the difference of the tails, which erf knows to more digits.
+        # Around 0 by erf, which has more digits there than a tail near one half.
         central = (torch.maximum(below, above) < 0.75) & (ends.sides.amax(0) > -_WIDE)
         if _any(central):
             center = torch.erfinv(torch.lerp(torch.erf(_ROOT * a), torch.erf(_ROOT * b), q))
@@ -212,8 +234,8 @@ class _Normal(_Standard):
             # phi(y) / phi(z) = exp((z - y)(z + y) / 2).
             a, width, middle = (torch.where(near, t, 1.0) for t in (a, w, middle))
             u = torch.minimum(torch.where(near, x - a, 1.0).clamp_min(0), width)
-            here, whole = a + u / 2, width * _mean_shape(width / 2, width * middle / 2)
-            fraction = u * _mean_shape(u / 2, u * here / 2)
+            here, whole = a + u / 2, width * _relative_mean(width / 2, width * middle / 2)
+            fraction = u * _relative_mean(u / 2, u * here / 2)
             fraction = fraction * torch.exp((width - u) * (here + middle) / 4) / whole
             density = torch.exp(width * (a + middle) / 4 - u * here) / whole
             step = torch.where(near, u + (q - fraction) / density, step)
@@ -221,11 +243,18 @@ class _Normal(_Standard):
 
     @staticmethod
     def _deep_quantile(a: Tensor, b: Tensor, w: Tensor, q: Tensor, p: Tensor) -> _Pair:
-        """Return quantiles x deep in a tail, and x - a; the latter is infinite where x suffices.
+        """Return quantiles x deep in a tail, and x - a, infinite where x is as accurate.
 
         The ratio of tails at x and a is exp(-d) erfcx(x/sqrt 2)/erfcx(a/sqrt 2) with the drop
         d = (x^2 - a^2)/2 of the log density: a fixed-point equation for d. The lower tail is the
         mirror image.
+
+        Args:
+            a: Lower end (*batch).
+            b: Upper end (*batch).
+            w: Distance of the ends (*batch).
+            q: Probabilities (*sample, *batch).
+            p: 1 - q (*sample, *batch).
         """
         erfcx, flip = torch.special.erfcx, b < 0
         start, end = (torch.where(flip, *x).clamp_min(0) for x in ((-b, a), (-a, b)))
@@ -234,7 +263,7 @@ class _Normal(_Standard):
         log_tail = torch.lerp(ratio, torch.ones_like(ratio), torch.where(flip, q, p)).log()
         square, drop = start.square(), -log_tail
         x = (square + 2 * drop).sqrt()
-        # A step divides the error by about x^2, which is above _DEEP^2.
+        # Each of four steps divides the error by about x^2, which is above _DEEP^2 = 625.
         for _ in range(4):
             drop = (erfcx(_ROOT * x) / first).log() - log_tail
             x = (square + 2 * drop).sqrt()
@@ -244,21 +273,27 @@ class _Normal(_Standard):
 
 
 def _any(mask: Tensor) -> bool:
-    """Return whether any is true, or cannot be read; what is left out then is not selected."""
+    """Return whether a mask is true anywhere, or cannot be read.
+
+    If not, callers leave out values that they would select where it is true.
+    """
     return not values_are_readable(mask) or bool(mask.any())
 
 
 def _is_near(a: Tensor, b: Tensor, w: Tensor) -> Tensor:
-    """Return whether the standard normal density hardly changes between ends."""
+    """Return whether ends are so near that the standard normal density hardly changes (*batch)."""
     return w + w * ((a + b) / 2).abs() < 1.5
 
 
-def _shape_of(a: Tensor, b: Tensor, w: Tensor) -> Tensor:
-    """Return the mean of the normal density between near ends over that at their middle."""
-    return _mean_shape(w / 2, w * (a + b) / 4)
+def _mean_by_middle(a: Tensor, b: Tensor, w: Tensor) -> Tensor:
+    """Return the mean of the standard normal density between near ends a, b, with the distance w.
+
+    It is relative to the density at the middle of the ends.
+    """
+    return _relative_mean(w / 2, w * (a + b) / 4)
 
 
-def _mean_shape(width: Tensor, slope: Tensor) -> Tensor:
+def _relative_mean(width: Tensor, slope: Tensor) -> Tensor:
     """Return the mean of cosh(slope x) exp(-(width x)^2 / 2) over x in [0, 1].
 
     With slope = m width it is the mean of the normal density over [m - width, m + width], relative
@@ -281,9 +316,9 @@ class _Laplace(_Standard):
 
     @staticmethod
     def _log_mass_from(ends: _Ends) -> _Pair:
-        """Return the end a next to the mode, and log(2 mass) + max(a, 0).
+        """Return the end a next to the mode, and log(2 mass) + max(a, 0), both (*batch).
 
-        Ends are mirrored if a + b < 0.
+        Both ends are mirrored where a + b < 0.
         """
         a, b, w = ends.triple
         flip = a + b < 0
@@ -348,6 +383,7 @@ class _Exponential(_Standard):
 
 
 class _Uniform(_Standard):
+    # Zeros with a graph, as others have: derivatives of them are taken.
     @staticmethod
     def log_density(x: Tensor) -> Tensor:
         return 0 * x
@@ -390,12 +426,13 @@ def _mass_slopes(
         log_mass: First result of `_mass_of` (*batch).
         log_ratio: Second result of `_mass_of` (*batch).
     """
-    law, present = _STANDARD[name], log_ratio.isfinite()
-    if torch.is_grad_enabled():  # the same number with derivatives
-        moved = log_mass - law.highest(a, b, w)
-        log_ratio = log_ratio + (moved - moved.detach())
+    law, has_mass = _STANDARD[name], log_ratio.isfinite()
+    if torch.is_grad_enabled():
+        # The same number, with derivatives for second derivatives of the log mass.
+        by_difference = log_mass - law.highest(a, b, w)
+        log_ratio = log_ratio + (by_difference - by_difference.detach())
     # Without mass there is no slope.
-    log_ratio = torch.where(present, log_ratio, math.inf)
+    log_ratio = torch.where(has_mass, log_ratio, math.inf)
     change = law.log_ratio(a, b, w)
     left = change <= 0
     fall = torch.where(left, change, -change)
@@ -423,6 +460,7 @@ def _quantile_slopes(
         u: Second result of `_quantile_of`: x - a, or infinity.
     """
     law = _STANDARD[name]
+    # The distances of x from both ends, with the values of u and w - u where u has more digits.
     accurate, left, right = u < math.inf, x - a, b - x
     left = torch.where(accurate, u + (left - left.detach()), left)
     right = torch.where(accurate, w - u + (right - right.detach()), right)
@@ -475,6 +513,7 @@ def _quantile_of(name: str, a: Tensor, b: Tensor, w: Tensor, q: Tensor) -> _Pair
 
 
 def _keep(inputs: Any, outputs: Any) -> tuple[Any, ...]:
+    """Return all arguments and results, which the derivatives need."""
     return *inputs, *outputs
 
 
@@ -508,7 +547,7 @@ class Law(NamedTuple):
     log_factor: float = 0.0
 
     def ends(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-        """Clip ends to the support."""
+        """Return ends (*batch), moved to an end of the support if they lie beyond it."""
         if self.lower is not None:
             low, high = (torch.where(x < self.lower, self.lower, x) for x in (low, high))
         if self.upper is not None:
@@ -516,7 +555,10 @@ class Law(NamedTuple):
         return low, high
 
     def standardize(self, low: Tensor, high: Tensor) -> tuple[Tensor, ...]:
-        """Return ends (*batch) in terms of x, and their distance, in float64."""
+        """Return ends (*batch) in terms of x, finite even if t is not, and their distance.
+
+        Results are float64.
+        """
         low, high = low.double(), high.double()
         if not self.exponential:
             low, high = low.clamp(-_FAR, _FAR), high.clamp(-_FAR, _FAR)
@@ -524,6 +566,7 @@ class Law(NamedTuple):
             return (low - self.loc) / self.scale, (high - self.loc) / self.scale, width / self.scale
         below, above = low > 0, high < math.inf
         both = below & above
+        # Ends that have a logarithm; 1 stands in where it is not selected.
         start, end = torch.where(below, low, 1.0), torch.where(above, high, 1.0)
         a = torch.where(below, (start.log() - self.loc) / self.scale, -_FAR)
         b = torch.where(above, (end.log() - self.loc) / self.scale, _FAR)
@@ -532,9 +575,14 @@ class Law(NamedTuple):
         return a, b, torch.where(both, near, b - a)
 
     def is_resolved(self, low: Tensor, high: Tensor, lost: float) -> Tensor:
-        """Return where a rounding error of the ends changes log densities by less than `lost`.
+        """Return whether a rounding error of the ends changes log densities little (*batch).
 
-        It may be false elsewhere, too: always, for laws without `moments`.
+        False may also mean that it is not known, as for all laws without `moments`.
+
+        Args:
+            low: Lower end (*batch).
+            high: Upper end (*batch).
+            lost: The change that is little enough.
         """
         if not self.has_moments:
             return torch.zeros_like(low, dtype=torch.bool)
@@ -555,12 +603,12 @@ class Law(NamedTuple):
         return not self.exponential and self.lower is None
 
     def log_density(self, t: Tensor) -> Tensor:
-        """Return the log density of a law on the real line."""
+        """Return the log density (*sample, *batch) of a law on the real line."""
         x = (t - self.loc) / self.scale
         return _STANDARD[self.name].log_density(x) - self.scale.log()
 
-    def log_share(self, low: Tensor, high: Tensor, start: Tensor, end: Tensor) -> Tensor:
-        """Return the logarithm of the fraction of a mass that lies between inner ends.
+    def log_fraction(self, low: Tensor, high: Tensor, start: Tensor, end: Tensor) -> Tensor:
+        """Return the logarithm of the fraction (*sample, *batch) of a mass between inner ends.
 
         Far in a tail both masses are tiny, and the difference of their logarithms cancels. So they
         are taken relative to the higher density at the ends of each, and the logarithm of the ratio
@@ -572,7 +620,7 @@ class Law(NamedTuple):
             start: Lower inner ends (*sample, *batch), at least `low`.
             end: Upper inner ends (*sample, *batch), at most `high`.
         """
-        moved = self.log_mass(start, end) - self.log_mass(low, high)
+        by_difference = self.log_mass(start, end) - self.log_mass(low, high)
         with torch.no_grad():
             law, standard = _STANDARD[self.name], self.standardize
             outer, inner = LawBetween(self, low, high), LawBetween(self, start, end)
@@ -590,28 +638,32 @@ class Law(NamedTuple):
             by_low, by_high = by_low - rise.clamp_min(0), by_high - (-rise).clamp_min(0)
             ratios = inner.standard.relative - outer.standard.relative
             value = ratios + torch.where(rise <= 0, by_low, by_high)
-            value = torch.where(value.isfinite(), value, moved)
-        moved = torch.where(moved.isfinite(), moved, 0.0)  # no mass, which has no slope
-        return value.detach() + (moved - moved.detach())
+            value = torch.where(value.isfinite(), value, by_difference)
+        # Without mass there is no slope.
+        by_difference = torch.where(by_difference.isfinite(), by_difference, 0.0)
+        return value.detach() + (by_difference - by_difference.detach())
 
     @property
     def has_moments(self) -> bool:
-        """Whether `moments` knows the law."""
+        """Whether `moments` and `entropy` have a rule for the law."""
         return not self.exponential and self.name in ("normal", "laplace", "exponential")
 
     def moments(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and variance of the law between ends (*batch)."""
-        flip, z, weights, total, u, _ = self._moment_rule(low, high)
-        weights, signed = weights / total, torch.stack([u[0], -u[1]])
-        mean = (weights * signed).sum((0, 1))
-        variance = (weights * (signed - mean).square()).sum((0, 1))
-        x = z + mean
-        return self.loc + self.scale * torch.where(flip, -x, x), self.scale.square() * variance
+        """Return mean and variance (*batch) between ends (*batch) of a law that `has_moments`."""
+        rule = self._moment_rule(low, high)
+        weights, offset = rule.weights / rule.total, torch.stack([rule.u[0], -rule.u[1]])
+        mean = (weights * offset).sum((0, 1))
+        variance = (weights * (offset - mean).square()).sum((0, 1))
+        x = rule.z + mean
+        x = torch.where(rule.is_mirrored, -x, x)
+        return self.loc + self.scale * x, self.scale.square() * variance
 
     def entropy(self, low: Tensor, high: Tensor) -> Tensor:
-        """Return the Shannon entropy of the law between ends (*batch)."""
-        _, _, weights, total, _, exponent = self._moment_rule(low, high)
-        return total.log() + (weights * exponent).sum((0, 1)) / total + self.scale.log()
+        """Return the Shannon entropy (*batch) between ends (*batch) of a law that `has_moments`."""
+        rule = self._moment_rule(low, high)
+        # The density of x is exp(-exponent) / total, and the density of t is this over the scale.
+        mean_exponent = (rule.weights * rule.exponent).sum((0, 1)) / rule.total
+        return rule.total.log() + mean_exponent + self.scale.log()
 
     def gaussian_means(self, low: Tensor, high: Tensor, centers: Tensor, widths: Tensor) -> Tensor:
         """Return expectations (*batch, N) of Gaussian densities under the normal law between ends.
@@ -640,40 +692,56 @@ class Law(NamedTuple):
         if _any(near):
             # The Gaussian at the middle of the ends times a factor near 1: the mean of the product
             # over the ends, relative to its value at the middle, over the same of the law.
-            shapes = [_shape_of(*(torch.where(near, x, 1.0) for x in law)).log() for law in ends]
+            law_ends = ([torch.where(near, x, 1.0) for x in triple] for triple in ends)
+            of_product, of_normal = (_mean_by_middle(*triple).log() for triple in law_ends)
             z = torch.where(near, (low + high) / 2 - centers, 0.0) / widths
-            close = shapes[0] - shapes[1] - 0.5 * z * z - widths.log()
+            close = of_product - of_normal - 0.5 * z * z - widths.log()
             log = torch.where(near, close, log)
         return torch.exp(log - _HALF_LOG)
 
-    def _moment_rule(self, low: Tensor, high: Tensor) -> tuple[Tensor, ...]:
-        """Return a Gauss-Legendre rule on each side of the mode.
+    def _moment_rule(self, low: Tensor, high: Tensor) -> "_MomentRule":
+        """Return a Gauss-Legendre rule on each side of the mode, for the law between ends (*batch).
 
-        In terms of the distance u from it or from the nearer end, at z, the density is exp(-u) or
-        exp(-u (z + u / 2)) times a constant, and all terms are positive.
-
-        Returns:
-            Whether the law is mirrored, so that its mass lies at x >= z (*batch); z (*batch);
-            weights (2, Q, *batch), first above z and then below it; their sum (*batch); u
-            (2, Q, *batch); and the exponents, u or u (z + u / 2).
+        In terms of the distance u from the mode or from the end next to it, at z, the density is
+        exp(-u) or exp(-u (z + u / 2)) times a constant, and all terms are positive.
         """
         a, b, w = self.standardize(*self.ends(low, high))
         flip = a + b < 0
         a, b = torch.where(flip, -b, a), torch.where(flip, -a, b)
         # By one condition: at the mode itself both sides would move with the end.
-        past, square = a < 0, self.name == "normal"
-        z = torch.where(past, 0.0, a)
+        around_mode, is_normal = a < 0, self.name == "normal"
+        z = torch.where(around_mode, 0.0, a)
         # Where the exponent is _DEPTH: the root of u (z + u / 2) = _DEPTH without a difference.
         last = torch.full_like(z, _DEPTH)
-        if square:
+        if is_normal:
             last = (2 * _DEPTH / (z + (z.square() + 2 * _DEPTH).sqrt())).detach()
-        lengths = torch.stack([torch.where(past, b, w), torch.where(past, -a, 0.0)])
+        lengths = torch.stack([torch.where(around_mode, b, w), torch.where(around_mode, -a, 0.0)])
         lengths = torch.minimum(lengths, last).unsqueeze(1)
         y, rule = (x.reshape(-1, *(1,) * z.dim()) for x in gauss_legendre(_NODES, z))
         u = lengths * ((1 + y) / 2)
-        exponent = u * (z + u / 2) if square else u
+        exponent = u * (z + u / 2) if is_normal else u
         weights = lengths * (rule / 2) * torch.exp(-exponent)
-        return flip, z, weights, weights.sum((0, 1)), u, exponent
+        return _MomentRule(flip, z, weights, weights.sum((0, 1)), u, exponent)
+
+
+class _MomentRule(NamedTuple):
+    """Nodes and weights for integrals over the part of a standard law between two ends.
+
+    Attributes:
+        is_mirrored: Whether the law is mirrored (*batch), so that most of its mass is above z.
+        z: The mode, or the end next to it (*batch).
+        weights: Weights (2, Q, *batch), with the density but for a constant: above z, then below.
+        total: Sum of the weights (*batch).
+        u: Distances of nodes from z (2, Q, *batch).
+        exponent: Minus the log density but for a constant (2, Q, *batch).
+    """
+
+    is_mirrored: Tensor
+    z: Tensor
+    weights: Tensor
+    total: Tensor
+    u: Tensor
+    exponent: Tensor
 
 
 def _version(x: Tensor | float) -> int:
@@ -682,7 +750,9 @@ def _version(x: Tensor | float) -> int:
 
 
 class LawBetween:
-    """A law between two ends, and what its methods share where no derivatives are taken.
+    """A law between two ends.
+
+    Its methods share quantities of the standard law where no derivatives are taken.
 
     Args:
         law: The law (*batch).
@@ -690,8 +760,8 @@ class LawBetween:
         high: Upper end (*batch).
 
     Attributes:
-        ends: The ends, clipped to the support of the law.
-        standard: The same of the standard law.
+        ends: The ends, clipped to the support of the law (2 tensors *batch).
+        standard: The same ends in terms of the standard law.
         is_constant: Whether no derivatives are taken.
     """
 
@@ -721,8 +791,8 @@ class LawBetween:
     def icdf(self, q: Tensor) -> Tensor:
         """Return quantiles (*sample, *batch) of probabilities in (0, 1)."""
         law, (low, high) = self.law, self.ends
-        is_constant = self.is_constant and not may_be_differentiated(q)
-        if is_constant:
+        without_gradient = self.is_constant and not may_be_differentiated(q)
+        if without_gradient:
             x, distance = self.standard.law.quantile(self.standard, q, 1 - q)
         else:
             x, distance = _quantile(law.name, *self.standard.triple, q)
@@ -734,4 +804,4 @@ class LawBetween:
             near = low * step.exp() if law.exponential else low + step
             value = torch.where(step < math.inf, near, t)
         value = torch.clamp(value, low, high)
-        return value if is_constant else value.detach() + (t - t.detach())
+        return value if without_gradient else value.detach() + (t - t.detach())

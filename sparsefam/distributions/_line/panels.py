@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol, cast
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -20,19 +20,21 @@ __all__ = ["Panels", "argmax", "clamp", "on_line", "or_infinite"]
 
 # Nodes between two cuts for covariances of bases.
 _FINE = 48
-# Shares of a range at which a density is asked for where it matters, and of what is left of it.
+# Fractions of a range at which a density is evaluated to find where it matters; and of the range
+# that remains, in further rounds.
 _TINY = tuple(16.0**-k for k in range(9, 0, -1))
 _COARSE = (0.0, *_TINY, *(k / 8 for k in range(1, 8)), *(1 - x for x in _TINY[::-1]), 1.0)
 _EVEN = tuple(k / 12 for k in range(13))
-# Shares of the range where a density matters at which it is cut: halfway between even ones and
+# Fractions of the range where a density matters at which it is cut: halfway between even ones and
 # Chebyshev's points, since tails change faster. Beside the middle, where a kink may be: second
 # derivatives need cuts apart from it.
 _TENTHS = [(k + 0.07) / 10 for k in range(1, 10)]
-_SHARES = (0.0, *((x + math.sin(x * math.pi / 2) ** 2) / 2 for x in _TENTHS), 1.0)
+_FRACTIONS = (0.0, *((x + math.sin(x * math.pi / 2) ** 2) / 2 for x in _TENTHS), 1.0)
 # Logarithm of the ratio of densities below which a density does not matter, even for moments.
 _NEGLIGIBLE = -80.0
-# Masses beyond a location that the panels, which end where the density is negligible, know well.
-_KNOWN = 1e-10
+# The least mass beyond a location that panels, which end where the density is negligible, have
+# with enough digits.
+_LEAST_MASS = 1e-10
 # Error of a probability, relative to the smaller tail, at the end of the search for its quantile.
 _NEAR = 1e-8
 # How much of the mass a rule may miss.
@@ -64,11 +66,11 @@ class Panels:
             ends; not finite where the density is 0.
         line: The coordinate in which it is integrated.
         ends: Ends of the support (2 tensors *batch).
-        places: Coordinates (J, *batch) of what may be kinks, which become cuts.
-        edges: Coordinates (K + 1, *batch) between which it is searched for by itself where the
-            density matters; default those of the ends.
-        region: The result (*batch, K, 2) of `search`, if it is known.
-        shares: Shares of a region at which it is cut.
+        kinks: Coordinates (J, *batch) of what may be kinks, which become cuts; default none.
+        edges: Coordinates (K + 1, *batch) of K intervals, in each of which `search` finds where the
+            density matters; default those of the ends, so that K = 1.
+        region: A result (*batch, K, 2) of `search`, if there is one.
+        fractions: Fractions of its length at which a region is cut.
         log_mass: The logarithm of the integral of exp(log_density) (*batch); default 0.
         name: Of a density whose integral must be 1 up to a thousandth, to raise ValueError.
         chart: The variable of the log density if that is not the location: the coordinate replaces
@@ -81,10 +83,10 @@ class Panels:
         line: Coordinate,
         ends: tuple[Tensor, Tensor],
         *,
-        places: Tensor | None = None,
+        kinks: Tensor | None = None,
         edges: Tensor | None = None,
         region: Tensor | None = None,
-        shares: Sequence[float] = _SHARES,
+        fractions: Sequence[float] = _FRACTIONS,
         log_mass: Tensor | None = None,
         name: str | None = None,
         chart: Chart | None = None,
@@ -92,15 +94,15 @@ class Panels:
         self.log_density, self.line, self.ends, self.log_mass = log_density, line, ends, log_mass
         self._chart = chart
         self._edges = torch.stack([self._onto(x) for x in ends]) if edges is None else edges
-        self._places = self._edges[:0] if places is None else places
-        self._region, self._shares, self._name = region, shares, name
+        self._kinks = self._edges[:0] if kinks is None else kinks
+        self._region, self._fractions, self._name = region, fractions, name
 
     def _onto(self, t: Tensor) -> Tensor:
-        """Return coordinates of locations."""
+        """Return coordinates of locations (..., *batch)."""
         return self.line.onto(t if self._chart is None else self._chart.onto(t))
 
     def _back(self, t: Tensor) -> Tensor:
-        """Return the locations that the chart's variable stands for."""
+        """Return the locations that values (..., *batch) of the chart's variable stand for."""
         return t if self._chart is None else self._chart.back(t)
 
     def density(self, t: Tensor) -> Tensor:
@@ -113,16 +115,16 @@ class Panels:
         if self._region is None:
             with torch.no_grad():
                 self._region = self.search()
-        return _join(_cuts_within(self._edges, self._region, self._shares), self._places)
+        return _join(_cuts_within(self._edges, self._region, self._fractions), self._kinks)
 
     def locations(self) -> Tensor:
         """Return locations (*batch, J) between which the density is smooth."""
         cuts, (low, high) = self.cuts(), self.ends
-        first, last = cuts[0] > self._onto(low), cuts[-1] < self._onto(high)
+        starts_inside, stops_inside = cuts[0] > self._onto(low), cuts[-1] < self._onto(high)
         t = self._back(self.line.locations(cuts)[0])
-        # Ends that matter are not rounded.
-        first = torch.where(first | low.isinf(), t[0], low)
-        last = torch.where(last | high.isinf(), t[-1], high)
+        # Cuts at ends of the support are these ends, without the rounding of the coordinate.
+        first = torch.where(starts_inside | low.isinf(), t[0], low)
+        last = torch.where(stops_inside | high.isinf(), t[-1], high)
         return torch.stack([first, *t[1:-1], last]).movedim(0, -1)
 
     def search(
@@ -130,38 +132,44 @@ class Panels:
     ) -> Tensor:
         """Return the coordinates (*batch, K, 2) between which the density matters.
 
-        An interval on which it does not has two equal ones, unless it matters on none.
+        They have no gradient. The second one is not above the first for an interval between edges
+        on which it does not matter. They are the edges of each interval if it matters on none.
 
         Args:
-            negligible: The log of the ratio of densities below which a density does not matter.
-            rounds: How often what is left is divided evenly.
-            power: Of the slope that the density is multiplied by: 1 for that of the coordinate.
+            negligible: The log of the ratio to the highest density of all intervals below which a
+                density does not matter.
+            rounds: How often the range that remains is divided evenly.
+            power: Power of the slope dt/dy by which densities are multiplied: 1 for the density of
+                the coordinate, 0 for that of the location.
         """
         # Callers switch gradients off: compiled graphs do not trace a method decorated to do so.
-        edges, places, line = self._edges, self._places, self.line
+        edges, kinks, line = self._edges, self._kinks, self.line
         low, high = edges[:-1], edges[1:]
         first, last = low, high
-        for shares in (_COARSE, *(_EVEN,) * rounds):
-            fraction = low.new_tensor(shares).reshape(-1, *(1,) * low.dim())
-            # Ends that matter stay as they are.
+        for fractions in (_COARSE, *(_EVEN,) * rounds):
+            fraction = low.new_tensor(fractions).reshape(-1, *(1,) * low.dim())
+            # The last point is the upper end itself, not rounded.
             y = torch.where(fraction < 1, first + (last - first) * fraction, last)
-            if len(places):
-                y = torch.cat([y, clamp(places.unsqueeze(1), first, last)]).sort(dim=0).values
+            if len(kinks):
+                y = torch.cat([y, clamp(kinks.unsqueeze(1), first, last)]).sort(dim=0).values
             t, slope = line.locations(y)
             log_p = self.log_density(t) + power * slope.log()
+            # NaN and infinite densities, as at poles, do not count.
             log_p = torch.where(log_p < math.inf, log_p, -math.inf)
-            above = log_p > log_p.amax((0, 1)) + negligible
+            matters = log_p > log_p.amax((0, 1)) + negligible
             # From the point before the first one that matters to the one after the last.
-            reached, left = (x.cumsum(0) > 0 for x in (above, above.flip(0)))
+            begun, ahead = matters.cumsum(0) > 0, (matters.flip(0).cumsum(0) > 0).flip(0)
             first, last = (
-                torch.where(reached, first, y).amax(0),
-                torch.where(left.flip(0), last, y).amin(0),
+                torch.where(begun, first, y).amax(0),
+                torch.where(ahead, last, y).amin(0),
             )
-        some = first < last
-        start = torch.where(some, first, math.inf).amin(0)
-        end = torch.where(some, last, -math.inf).amax(0)
+        # Where no point of an interval matters, `first` is its upper edge and `last` its lower one.
+        # Both are moved into the range in which the density matters.
+        nonempty = first < last
+        start = torch.where(nonempty, first, math.inf).amin(0)
+        end = torch.where(nonempty, last, -math.inf).amax(0)
         first, last = (
-            torch.where(some.any(0), clamp(x, start, end), edge)
+            torch.where(nonempty.any(0), clamp(x, start, end), edge)
             for x, edge in ((first, low), (last, high))
         )
         return torch.stack([first, last], -1).movedim(0, -2).detach()
@@ -177,11 +185,12 @@ class Panels:
             rough: Whether the density is not smooth at a cut of a pair; default by the coordinate.
 
         Returns:
-            Nodes as locations, or values of the chart, and weights that contain their derivatives.
+            Nodes as locations, or values of the chart, and weights that contain the derivatives of
+            nodes in the coordinate, but not the density.
         """
         y, rule = (x.reshape(-1, *(1,) * (cuts.dim() - 1)) for x in gauss_legendre(order, cuts))
         low, high = cuts[:-1, None], cuts[1:, None]
-        nodes, slope = self.line.place(
+        nodes, slope = self.line.locations_between(
             y, low, high, self.line.is_rough(low, high) if rough is None else rough
         )
         return nodes.flatten(0, 1), (rule * slope).flatten(0, 1)
@@ -203,32 +212,33 @@ class Panels:
         low, high = torch.broadcast_tensors(self._onto(a), self._onto(b))
         low = torch.where(a <= self.ends[0], self._edges[0], low)
         high = torch.where(b >= self.ends[1], self._edges[-1], high)
-        # On the line itself, as far beyond the cuts as these reach: less than a rounding error of
-        # the mass lies there, but in a tail.
         first, last = self._edges[0].detach(), self._edges[-1].detach()
         if isinstance(self.line, Line):
+            # An infinite end becomes the outermost edge or, farther out, a location as far from
+            # the other end as the edges are apart: less than a rounding error of the mass lies
+            # beyond the edges, but it matters to an interval that lies there.
             width = last - first
             low = torch.where(a.isinf(), torch.minimum(first, high.detach() - width), low)
             high = torch.where(b.isinf(), torch.maximum(last, low.detach() + width), high)
         extra = (1,) * (low.dim() - first.dim())
-        inner, places = (
+        inner, kinks = (
             clamp(x.reshape(len(x), *extra, *x.shape[1:]), low, high)
-            for x in (self._edges[1:-1], self._places)
+            for x in (self._edges[1:-1], self._kinks)
         )
         edges = torch.cat([low.unsqueeze(0), inner, high.unsqueeze(0)])
         return Panels(
             self._log_p,
             self.line,
             (a, b),
-            places=places,
+            kinks=kinks,
             edges=edges,
             region=region,
-            shares=self._shares,
+            fractions=self._fractions,
             chart=self._chart,
         )
 
     def _log_p(self, t: Tensor) -> Tensor:
-        """Return the log density with its constant."""
+        """Return the logarithm of the normalized density."""
         log_p = self.log_density(t)
         return log_p if self.log_mass is None else log_p - self.log_mass
 
@@ -249,7 +259,7 @@ class Panels:
         """
         mass = self._mass_beyond(t, upper)
         # Panels end where the density is negligible for the whole, but not for such a tail.
-        far = mass.detach() < _KNOWN
+        far = mass.detach() < _LEAST_MASS
         if values_are_readable(far) and not far.any():
             return log_positive(mass) if log else mass
         low, high = self.ends
@@ -259,13 +269,18 @@ class Panels:
         return torch.where(far, log_mass.exp(), mass)
 
     def _mass_beyond(self, t: Tensor, upper: Tensor) -> Tensor:
-        """Return the mass below, or above, locations as far as the panels reach.
+        """Return the mass (..., *batch) below, or above, locations as far as the panels reach.
 
         It adds the masses of whole panels and of a piece of the panel in which the location lies,
         both on the side of the tail, so that nothing cancels.
+
+        Args:
+            t: Locations (..., *batch).
+            upper: Whether the mass above is meant (..., *batch).
         """
         line = self.line
         cuts, below, masses = self._pieces()
+        # Callers select no results at infinite locations, which would give NaN derivatives.
         y = self._onto(t.nan_to_num(posinf=0.0, neginf=0.0))
         y = clamp(y, cuts[..., 0], cuts[..., -1])
         panel = (cuts[..., 1:-1] <= y.unsqueeze(-1)).sum(-1, keepdim=True)
@@ -275,11 +290,15 @@ class Panels:
         return (beyond + torch.where(upper, -piece, piece)) / below[..., -1]
 
     def _pieces(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return cuts and the masses below them, both (*batch, J), and masses at nodes.
+        """Return cuts and the masses below them, and masses at nodes.
 
-        All masses add up to 1 but for rounding. A panel between two cuts has `parts` pieces of
-        equal length in the variable of `Coordinate.place`, K = parts (J - 1) in all. The third
-        result (K, Q, *batch) has the density times the weight at Q Gauss-Legendre nodes of each.
+        A panel between two cuts has `parts` pieces of equal length in the variable of
+        `Coordinate.locations_between`, K = parts (J - 1) in all.
+
+        Returns:
+            Coordinates of the cuts (*batch, J), the masses below them (*batch, J), and the density
+            times the weight at Q Gauss-Legendre nodes of each piece (K, Q, *batch). All masses add
+            up to 1 but for rounding.
         """
         line = self.line
         cuts, parts = self.cuts(), line.parts
@@ -287,7 +306,7 @@ class Panels:
         part, ones = torch.arange(parts, device=cuts.device), (1,) * (cuts.dim() - 1)
         y = _coordinate(x, part.unsqueeze(-1), parts).reshape(parts, -1, *ones)
         low, high = cuts[:-1, None, None], cuts[1:, None, None]
-        nodes, slope = line.place(y, low, high, line.is_rough(low, high))
+        nodes, slope = line.locations_between(y, low, high, line.is_rough(low, high))
         density = self.density(nodes.flatten(0, 2)).reshape(nodes.shape)
         masses = (rule.reshape(-1, *ones) / parts * slope * density).flatten(0, 1)
         below = masses.sum(1).cumsum(0)[parts - 1 :: parts]
@@ -295,9 +314,14 @@ class Panels:
         return cuts.movedim(0, -1), below.movedim(0, -1), masses
 
     def _mass_from(self, end: Tensor, y: Tensor, rough: Tensor | bool) -> Tensor:
-        """Return the mass from an end of a panel to coordinates on it, negative if they are below.
+        """Return the mass (..., *batch) from an end of a panel to a coordinate on it.
 
-        `rough` tells whether the density is not smooth at an end of the panel.
+        It is negative if the coordinate is below the end.
+
+        Args:
+            end: Coordinate of the end (..., *batch).
+            y: Coordinates on the panel (..., *batch).
+            rough: Whether the density is not smooth at an end of the panel.
         """
         cuts = torch.stack(torch.broadcast_tensors(end, y))
         nodes, weights = self.between(self.line.order, cuts, rough)
@@ -331,7 +355,7 @@ class Panels:
         start, end, before = (entries_of(x, panel) for x in (cuts, cuts[..., 1:], below))
         y = _coordinate(x, (piece % line.parts).squeeze(-1), line.parts)
         rough = line.is_rough(start, end)
-        near = line.place(y, start.detach(), end.detach(), rough)[0].detach()
+        near = line.locations_between(y, start.detach(), end.detach(), rough)[0].detach()
         # From the end with the smaller tail.
         upper, above = value > 0.5, entries_of(_above(masses, line.parts), panel)
         offset = torch.where(upper, (1 - value) * below[..., -1] - above, before - goal)
@@ -345,21 +369,25 @@ class Panels:
 
         moved = attach_root_gradient(near, excess, self.density)
         moved = self._back(moved)
+        # Only the value is moved between the ends of the support; the derivatives stay.
         t = torch.minimum(torch.maximum(moved.detach(), first), last).detach()
         return t + (moved - moved.detach())
 
     # Expectations
 
     def rule(
-        self, order: int = 0, psi: Basis | None = None, places: Sequence[Tensor] = ()
+        self, order: int = 0, psi: Basis | None = None, extra_cuts: Sequence[Tensor] = ()
     ) -> tuple[Tensor, Tensor]:
-        """Return nodes and weights (Q, *batch) that sum to 1, at least `order` between two cuts.
+        """Return nodes and weights (Q, *batch), which sum to 1, of expectations.
 
-        A basis has cuts, and other locations (N,) are cuts, too.
+        Args:
+            order: The least number of nodes between two cuts.
+            psi: A basis, at whose breaks there are cuts, too.
+            extra_cuts: Locations (N,) of further cuts, in several tensors.
         """
         cuts = self._cuts_with(psi)
-        if places:
-            cuts = _join(cuts, self._onto(self._aligned(torch.cat(list(places)))))
+        if extra_cuts:
+            cuts = _join(cuts, self._onto(self._aligned(torch.cat(list(extra_cuts)))))
         nodes, weights = self.between(max(self.line.order, order), cuts)
         weights = weights * self.density(nodes)
         mass = weights.sum(0)
@@ -369,13 +397,18 @@ class Panels:
         return self._back(nodes), weights / mass
 
     def expect(self, psi: Basis, order: int) -> Tensor:
-        """Return the expectations (*batch, N) of a basis."""
+        """Return the expectations (*batch, N) of a basis.
+
+        Args:
+            psi: The basis.
+            order: The least number of nodes between two cuts.
+        """
         if psi.effective_support is None:
             nodes, weights = self.rule(order, psi)
             means: Tensor = (weights.unsqueeze(-1) * psi(nodes)).sum(0)
             return means
-        # Each function where it is not negligible, with cuts of its own (J, N, *batch): a narrow
-        # one would fall between the nodes of the density.
+        # Each function where it is not negligible, with cuts for it alone (J, N, *batch): a narrow
+        # function would fall between the nodes of the density.
         low, high = (self._onto(self._aligned(x)) for x in psi.effective_support)
         quarters = self._aligned(low.new_tensor([0.0, 0.25, 0.5, 0.75, 1.0])).unsqueeze(1)
         cuts = _join(self._cuts_with(psi).unsqueeze(1), low + quarters * (high - low))
@@ -387,8 +420,8 @@ class Panels:
         """Return the covariance (*batch, M, N) of two bases."""
         bases = [x for basis in (phi, psi) for x in getattr(basis, "bases", [basis])]
         ends = [x.effective_support for x in bases if x.effective_support is not None]
-        places = [x for low, high in ends for x in (low, (low + high) / 2, high)]
-        nodes, weights = self.rule(_FINE, Stack(phi, psi), places)
+        landmarks = [x for low, high in ends for x in (low, (low + high) / 2, high)]
+        nodes, weights = self.rule(_FINE, Stack(phi, psi), landmarks)
         f, g = (basis(nodes) for basis in (phi, psi))
         # Centered first: E[fg] - E[f]E[g] would cancel.
         f, g = (x - (weights.unsqueeze(-1) * x).sum(0) for x in (f, g))
@@ -409,7 +442,9 @@ class Panels:
 def on_line(
     log_density: Callable[[Tensor], Tensor], cuts: Tensor, ends: tuple[Tensor, Tensor]
 ) -> Panels:
-    """Return panels with the location as the coordinate, cut at given locations among others.
+    """Return panels with the location as the coordinate.
+
+    They are cut at given locations and at fractions of the range where the density matters.
 
     Args:
         log_density: The log density, from locations (..., *batch).
@@ -417,15 +452,19 @@ def on_line(
             which no mass matters.
         ends: Ends of the support (2 tensors *batch).
     """
-    line = Line(32, 1, 32, sort_cuts(cuts))
-    places = cast(Tensor, line.rough)
-    return Panels(log_density, line, ends, places=places, edges=places[[0, -1]])
+    kinks = sort_cuts(cuts)
+    # The distribution function is smooth enough between cuts for one polynomial.
+    line = Line(order=32, parts=1, degree=32, rough=kinks)
+    return Panels(log_density, line, ends, kinks=kinks, edges=kinks[[0, -1]])
 
 
 def or_infinite(moment: Tensor, n: int, heavy: Sequence[Tensor]) -> Tensor:
-    """Return a moment of order n (*batch), infinite or NaN where tails are too heavy for it.
+    """Return a moment (*batch), infinite or NaN where tails are too heavy for it.
 
-    Whether they are is given (*batch) for the tail below and the one above.
+    Args:
+        moment: The moment (*batch), as far as both tails have one.
+        n: Its order.
+        heavy: Whether the tail below is too heavy (*batch), and whether the tail above is.
     """
     below, above = heavy
     if n % 2 == 0:
@@ -434,26 +473,27 @@ def or_infinite(moment: Tensor, n: int, heavy: Sequence[Tensor]) -> Tensor:
     return torch.where(below | above, infinite, moment)
 
 
-def _cuts_within(edges: Tensor, region: Tensor, shares: Sequence[float]) -> Tensor:
+def _cuts_within(edges: Tensor, region: Tensor, fractions: Sequence[float]) -> Tensor:
     """Return the coordinates (J, *batch) that divide regions at given fractions of their lengths.
 
     A region that reaches an edge moves with it.
 
     Args:
         edges: Coordinates (K + 1, *batch) in ascending order.
-        region: Where the density matters between two edges (*batch, K, 2).
-        shares: Increasing fractions from 0 to 1 at which each region is cut.
+        region: Where the density matters between two edges (*batch, K, 2), without gradient.
+        fractions: Increasing fractions from 0 to 1 at which each region is cut.
     """
     first, last = region.movedim(-2, 0).unbind(-1)
-    matter = first < last
+    nonempty = first < last
     first, last = (
-        torch.where(matter & (first <= edges[:-1]), edges[:-1], first),
-        torch.where(matter & (last >= edges[1:]), edges[1:], last),
+        torch.where(nonempty & (first <= edges[:-1]), edges[:-1], first),
+        torch.where(nonempty & (last >= edges[1:]), edges[1:], last),
     )
-    # A region where the density does not matter is empty, at the first end to move with that.
-    start = torch.where(matter, first, math.inf).amin(0)
-    first, last = (torch.where(matter, end, start).unsqueeze(1) for end in (first, last))
-    fraction = first.new_tensor(shares).reshape(-1, *(1,) * start.dim())
+    # All cuts of an empty region are at the start of the first region that is not, with which they
+    # move.
+    start = torch.where(nonempty, first, math.inf).amin(0)
+    first, last = (torch.where(nonempty, end, start).unsqueeze(1) for end in (first, last))
+    fraction = first.new_tensor(fractions).reshape(-1, *(1,) * start.dim())
     cuts = torch.where(fraction < 1, first + (last - first) * fraction, last)
     return cuts.flatten(0, 1).sort(dim=0).values
 
@@ -469,23 +509,32 @@ def argmax(function: Callable[[Tensor], Tensor], cuts: Tensor) -> Tensor:
         cuts: Locations (*batch, J) between which it is smooth, padded with NaN.
     """
     ordered = sort_cuts(cuts)
+    # (I + 1, *ones), with an axis for the pieces between cuts and one for each of the batch.
     fraction = torch.linspace(0, 1, _INTERVALS + 1, dtype=cuts.dtype, device=cuts.device)
     fraction = fraction.reshape(-1, *(1,) * ordered.dim())
     widths = ordered.diff(dim=0)
     grid = (ordered[:-1] + fraction * widths).flatten(0, 1)
     best = grid.gather(0, function(grid).argmax(0, keepdim=True))
-    # The wider of the intervals beside it, where cuts may coincide up to rounding.
-    beside = (grid - best).abs() <= _ROUNDING * torch.finfo(best.dtype).eps * best.abs()
-    widths = (widths / _INTERVALS).expand(len(fraction), *widths.shape).flatten(0, 1)
-    step = torch.where(beside, widths, 0.0).amax(0, keepdim=True)
+    # The grid is finer on some pieces: the step is the wider of those on both sides of the best
+    # location. That may be on the grid twice, up to rounding, if it is a cut.
+    at_best = (grid - best).abs() <= _ROUNDING * torch.finfo(best.dtype).eps * best.abs()
+    steps = (widths / _INTERVALS).expand(len(fraction), *widths.shape).flatten(0, 1)
+    step = torch.where(at_best, steps, 0.0).amax(0, keepdim=True)
+    offsets = 2 * fraction[:, 0] - 1  # from -1 to 1, without the axis of pieces
     for _ in range(_ROUNDS):
-        grid = clamp(best + step * (2 * fraction[:, 0] - 1), ordered[0], ordered[-1])
+        grid = clamp(best + step * offsets, ordered[0], ordered[-1])
         best, step = grid.gather(0, function(grid).argmax(0, keepdim=True)), 2 * step / _INTERVALS
     return best.squeeze(0)
 
 
 def _coordinate(x: Tensor, part: Tensor, parts: int) -> Tensor:
-    """Return the variable of `Coordinate.place` on a panel at x in [-1, 1] on one of its parts."""
+    """Return the variable of `Coordinate.locations_between` on a panel, from -1 to 1.
+
+    Args:
+        x: The variable on one of its pieces, from -1 to 1.
+        part: Index of the piece.
+        parts: Number of pieces of the panel.
+    """
     return (x + 1 + 2 * part) / parts - 1
 
 
@@ -512,9 +561,10 @@ def _integral_series(masses: Tensor) -> Tensor:
 
 
 def _legendre_sum(coefficients: list[Tensor], x: Tensor) -> Tensor:
-    """Evaluate Legendre series (N, ...) at x (...) by Clenshaw's recurrence.
+    """Return the sum of Legendre polynomials at x (...) by Clenshaw's recurrence.
 
-    It rests on (k + 1) P_(k+1) = (2 k + 1) x P_k - k P_(k-1).
+    It rests on (k + 1) P_(k+1) = (2 k + 1) x P_k - k P_(k-1). Coefficients (...) are those of P_0,
+    P_1 and so on.
     """
     above, current = torch.zeros_like(x), coefficients[-1]
     for k in range(len(coefficients) - 2, -1, -1):
@@ -524,7 +574,7 @@ def _legendre_sum(coefficients: list[Tensor], x: Tensor) -> Tensor:
 
 
 def clamp(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Move x, which may be NaN, between ends.
+    """Return x, moved to an end if it lies beyond that; all three broadcast, and NaN stays NaN.
 
     Exactly one of the three receives the derivative, also where the ends coincide, unlike with
     torch's `clamp`.
@@ -534,9 +584,10 @@ def clamp(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 
 def _join(cuts: Tensor, more: Tensor) -> Tensor:
-    """Return cuts (J, ...) and other cuts, moved between them, in ascending order.
+    """Return cuts (J, ...) and more cuts (K, ...), moved between these, as (J + K, ...) in order.
 
-    The first and the last stay so: one that only coincides with an end does not move with it.
+    The first and the last one stay where they are. A new cut that coincides with one of these is
+    not used in its place, as it may have another derivative.
     """
     more = clamp(more, cuts[0], cuts[-1])
     shape = torch.broadcast_shapes(cuts.shape[1:], more.shape[1:])

@@ -39,14 +39,16 @@ def support_rule(
     kink, and at the breaks.
 
     Args:
-        p: A density in float64: nodes in float32 would be inaccurate on narrow supports.
-        lower: Lower ends (*domains).
-        upper: Upper ends (*domains).
-        breaks: Increasing locations where the integrand is not smooth.
-        order: Nodes on each piece.
+        p: A symmetric density in float64: nodes in float32 would be inaccurate on narrow supports.
+        lower: Lower ends (*domains), which may be infinite.
+        upper: Upper ends (*domains), which may be infinite.
+        breaks: Increasing locations (J,) where the integrand is not smooth; default none.
+        order: Number of nodes of each of two rules for a piece between breaks, on the left and on
+            the right of loc.
 
     Returns:
-        Nodes t, the same nodes as x = (t - loc)/scale, and weights p(t) dt.
+        Nodes t, the same nodes as x = (t - loc)/scale, and weights p(t) dt. Where the intersection
+        is empty, weights are 0.
     """
     if breaks is None:
         breaks = lower.new_empty(0)
@@ -72,7 +74,7 @@ def support_rule(
 
 
 def _clip(p: Any, end: Tensor) -> Tensor:
-    """Clip ends of domains (..., *batch) to the support; return them as x = (t - loc)/scale."""
+    """Return ends of domains (..., *batch), clipped to the support, as x = (t - loc)/scale."""
     half_width, offset = p.generator.reach(), end - p.loc
     inside = offset.abs() < half_width * p.scale
     # Replaced before the division, whose derivative overflows far away.
@@ -81,15 +83,22 @@ def _clip(p: Any, end: Tensor) -> Tensor:
 
 
 def _move_inside(t: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    """Move t strictly inside its domain, as functions may jump at the ends."""
+    """Return t, moved strictly inside its domain, as functions may jump at the ends."""
     lower, upper = lower.detach(), upper.detach()
     first, last = torch.nextafter(lower, upper), torch.nextafter(upper, lower)
     moved = torch.minimum(torch.maximum(t.detach(), first), last)
+    # Only the value moves; the derivatives stay.
     return t + (moved - t.detach())
 
 
 def expect_on_support(p: Any, psi: Basis, order: int = 64) -> Tensor:
-    r"""Return $E_p[\psi]$, (*batch, N), integrating each function where it is not negligible."""
+    r"""Return $E_p[\psi]$, (*batch, N), integrating each function where it is not negligible.
+
+    Args:
+        p: A symmetric density in float64.
+        psi: A basis with an `effective_support`.
+        order: Number of nodes as for `support_rule`.
+    """
     t, _, weights = support_rule(p, *_bounds(psi), psi.breaks, order)
     return (weights * _values_by_function(psi, t, 1)).sum(0).movedim(0, -1)
 
@@ -102,7 +111,10 @@ def _bounds(psi: Basis) -> tuple[Tensor, Tensor]:
 
 
 def _values_by_function(psi: Basis, nodes: Tensor, axis: int) -> Tensor:
-    """Evaluate the j-th function of N at the nodes with index j along `axis`, of length N."""
+    """Return values of the j-th function of N at the nodes with index j along `axis`, of length N.
+
+    They have the shape of the nodes.
+    """
     return psi.own(nodes.movedim(axis, -1)).movedim(-1, axis)
 
 
@@ -111,7 +123,13 @@ def gaussians_on_support(p: Any, centers: Tensor, widths: Tensor) -> Tensor:
 
     Nodes are kept both as $x = (t - loc)/scale$ for the density and as $z = (t - c)/w$ for the
     Gaussian. Computed from t, the coordinate of the narrower one would be inaccurate.
+
+    Args:
+        p: The density.
+        centers: Centers c (N,).
+        widths: Standard deviations w (N,), or one for all.
     """
+    # Each function has values at up to 80 nodes at a time, as many as `quadrature(40)` has.
     return p._in_blocks(lambda p: _gaussians(p, centers, widths), p._node_count(40) * len(centers))
 
 
@@ -193,6 +211,7 @@ def covariance_on_support(p: Any, phi: Basis, psi: Basis) -> Tensor:
         return _covariance_with_local(p, psi, phi).mT
     if phi.effective_support is None and psi.effective_support is not None:
         return _covariance_with_local(p, phi, psi)
+    # Both bases are local, or none is.
     bases = [phi] if phi is psi else [phi, psi]
     ends = [basis.effective_support for basis in bases if basis.effective_support is not None]
     breaks = [basis.breaks for basis in bases if basis.breaks is not None]
@@ -212,17 +231,23 @@ def _covariance_with_local(p: Any, phi: Basis, psi: Basis) -> Tensor:
     """Return the covariance (*batch, M, N) of a basis phi and a basis psi of local functions.
 
     Local functions are negligible outside bounded domains.
+
+    Args:
+        p: A symmetric density in float64.
+        phi: A basis of M functions without an `effective_support`.
+        psi: A basis of N functions with one.
     """
     # Cov[phi, psi] = E[(phi - E phi) psi], integrated where psi is not negligible.
     half = p.generator.reach() * p.scale
-    t, x, weights = support_rule(p, *_bounds(psi), Stack(phi, psi).breaks, 80)
-    require_resolved(phi, t, 64)
+    t, x, weights = support_rule(p, *_bounds(psi), Stack(phi, psi).breaks, order=80)
+    require_resolved(phi, t, 64)  # radians, which 80 nodes resolve
     nodes, rule_weights = p.generator.rule(WAVE_ORDER)
     differences = _differences(p, phi, p.loc + p.scale * nodes, nodes)
     mean = (rule_weights.unsqueeze(-1) * differences).sum(0)
     if isinstance(phi, Fourier):
         # On the whole support a wave may vary too fast for the rule, but not for its closed form.
         fast = half.unsqueeze(-1) * phi.frequencies.abs() > WAVE_ORDER / 4
+        # Cosines come first, then sines of the same frequencies.
         mean = torch.where(torch.cat([fast, fast], -1), p.expect(phi) - phi(p.loc), mean)
     # Functions that cover the support may be almost constant there.
     lower, upper = (y.reshape(*y.shape, *(1,) * p.loc.dim()) for y in _bounds(psi))
@@ -259,22 +284,31 @@ def _differences(p: Any, psi: Basis, t: Tensor, x: Tensor) -> Tensor:
 def wave_differences(angle: Tensor, step: Tensor) -> Tensor:
     """Return cos(angle + step) - cos(angle), then the same of sines, (..., 2 K).
 
-    By the sum-to-product identities, which do not cancel for small steps.
+    Args:
+        angle: Angles (..., K).
+        step: Changes of the angles (..., K).
     """
+    # By the sum-to-product identities, which do not cancel for small steps.
     chord, middle = 2 * (0.5 * step).sin(), angle + 0.5 * step
     return torch.cat([-chord * middle.sin(), chord * middle.cos()], -1)
 
 
 def require_resolved(psi: Basis, nodes: Tensor, order: int) -> None:
-    """Raise if a wave has more than `order` radians on half of the range of nodes (Q, ...).
+    """Raise ValueError if a wave has `order` or more radians on half of the range of nodes.
 
-    Waves of vectors are not asked for: they have closed forms.
+    Waves of vectors are not checked: they have closed forms.
+
+    Args:
+        psi: The basis, of which waves may be a part.
+        nodes: Nodes (Q, ...) at which it is integrated.
+        order: The limit.
     """
     if not nodes.numel():
         return
     if isinstance(psi, Stack | Product):
-        along = nodes.unbind(-1) if isinstance(psi, Product) else [nodes] * len(psi.bases)
-        for basis, t in zip(psi.bases, along, strict=True):
+        # The bases of a product take one coordinate each.
+        arguments = nodes.unbind(-1) if isinstance(psi, Product) else [nodes] * len(psi.bases)
+        for basis, t in zip(psi.bases, arguments, strict=True):
             require_resolved(basis, t, order)
     elif isinstance(psi, Fourier) and not psi.event_shape:
         half = (nodes.detach().amax(0) - nodes.detach().amin(0)).amax() / 2
