@@ -71,12 +71,12 @@ def log_beta(u: Tensor, beta: Tensor | float) -> Tensor:
     References:
         Martins et al. (2020), Sparse and Continuous Attention Mechanisms, eq. 4.
     """
-    slope = 1 - torch.as_tensor(beta, dtype=u.dtype, device=u.device)
+    exponent = 1 - torch.as_tensor(beta, dtype=u.dtype, device=u.device)
     positive = u > 0
     log_u = torch.log(torch.where(positive, u, 1.0))
-    concave = slope > 0
-    at_zero = torch.where(concave, -1 / torch.where(concave, slope, 1.0), -math.inf).to(u.dtype)
-    return torch.where(positive, log_u * expm1_ratio(slope * log_u), at_zero)
+    is_finite = exponent > 0
+    at_zero = torch.where(is_finite, -1 / torch.where(is_finite, exponent, 1.0), -math.inf)
+    return torch.where(positive, log_u * expm1_ratio(exponent * log_u), at_zero.to(u.dtype))
 
 
 @dataclass(frozen=True, eq=False)

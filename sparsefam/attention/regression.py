@@ -451,14 +451,17 @@ class RidgeRegression(nn.Module):
         return length <= rows and columns <= batch * channels
 
     def _fit_values(self, positions: Tensor, values: Tensor, mask: Tensor | None) -> ValueFunction:
-        """Fit values (B, L, E) at positions (B or 1, L, *event) by `solve_orthogonally`.
+        r"""Fit values H (B, L, E) at positions (B or 1, L, *event): solve K C = F'H.
 
-        Only gradients in the values are accurate. The Gram matrix is in float64; products with the
-        values are in their dtype, float32 at least.
+        F are the functions at the positions, K = F'F + lambda S. With a smoothing the constant is
+        the mean of H, which is subtracted first. Only gradients in the values are accurate, see
+        `_can_fit_values`. K is in float64; products with the values are in their dtype, float32 at
+        least.
         """
         self._check_values(positions, values, mask)
         dtype, factor = torch.promote_types(values.dtype, torch.float32), float(self._factor)
-        values, constant = zero_masked(values, mask).to(dtype), None
+        values = zero_masked(values, mask).to(dtype)
+        constant: Tensor | None = None
         count: Tensor | int = values.shape[1]
         if mask is not None:
             count = mask.sum(-1, keepdim=True)
@@ -466,15 +469,15 @@ class RidgeRegression(nn.Module):
         with full_precision(values):
             design = self.basis(zero_masked(positions, mask).double()).double()
             design = zero_masked(design, mask)
-            # K = F'F + lambda S, in float64, as its condition is the square of the design's.
+            # In float64, as the condition of K is the square of that of F.
             penalty = self._penalty_matrix(design)
             matrix = torch.baddbmm(penalty, design.mT, design, beta=factor)
             if self.smoothing is not None:
                 constant = values.sum(1) / count
                 # The mean of the functions (B or 1, 1, N), and F less that.
                 mean = (design.sum(1) / count).unsqueeze(1)
-                # F may be centered, too, as values less their mean sum to 0. Then C does not change
-                # with the constant, whose gradient may be left out.
+                # The F on the right may be centered, too, as values less their mean sum to 0. Then
+                # C does not change with the constant, whose gradient may be left out.
                 design = zero_masked(design - mean, mask)
                 values = zero_masked(values - constant.detach().unsqueeze(1), mask)
             coefficients, cholesky = solve_orthogonally(matrix, design, values)

@@ -97,7 +97,9 @@ class Truncated(Univariate):
         self._integrated_log_mass: Tensor | None = None
         self._region: Any = None
         checks: Any = Distribution._validate_args if validate_args is None else validate_args
-        if law is not None and (not checks or self._is_plain(law)):
+        # Not the constructor of Univariate, which integrates densities.
+        if law is not None and (not checks or self._is_surely_valid(law)):
+            # With a closed form, and ends that need no check: quick.
             SparseDistribution.__init__(self, self.low.shape, validate_args=False)
             self._validate_args = checks
             return
@@ -105,6 +107,7 @@ class Truncated(Univariate):
         if self._validate_args:
             require(self.low < self.high, "low", "below high", (self.low, self.high))
         if law is None:
+            # First where the base matters between the ends, then its mass there, with a graph.
             with torch.no_grad():
                 self._region = self._unnormalized_panels().search()
             self._integrated_log_mass = self._unnormalized_panels().integral()
@@ -166,7 +169,7 @@ class Truncated(Univariate):
         base: Univariate = self.base
         return base._panels.restricted(*self._ends(), self._region)
 
-    def _is_plain(self, law: Law) -> bool:
+    def _is_surely_valid(self, law: Law) -> bool:
         """Return whether a few operations show that the ends need no other check.
 
         They compare rounding errors of the ends with the scale of the law; false is no verdict.

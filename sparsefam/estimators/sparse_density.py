@@ -232,16 +232,13 @@ class SparseDensity(DensityEstimator):
         evenly_spaced = dim == 1 and (given is None or np.ndim(given) == 0)
         # The least bandwidth, from the distance of the first two points.
         least = _NARROWEST * float(points[:2].diff(dim=0).sum()) if evenly_spaced else 0.0
-        widths = [factor * columns.deviation for factor in _BANDWIDTHS]
-        resolved = [w for w in widths[1:] if float(w.amin()) >= least and (w >= unit).all()]
-        # Kernels narrower than the unit of rounding would show its gaps.
-        widths = [torch.maximum(widths[0], unit), *resolved]
+        widths = _bandwidths(columns.deviation, least, unit)
         kernels = _candidate_kernels(self.kernel, self.bandwidth, widths)
         if least > 0 and self.kernel is None and self.bandwidth is None:
             _warn_of_tails(x, float(columns.high - columns.low), least)
 
         def objective(alpha: float, kernel: Kernel) -> Objective:
-            """Return the loss, on the nodes of a density whose score is one kernel."""
+            """Return the loss, on a mesh that resolves the density with one kernel as its score."""
             weights = torch.zeros(len(points), dtype=points.dtype)
             weights[0] = _SCORE
             p = kernel_density(kernel, points, weights, self._bases[alpha], alpha)
@@ -250,12 +247,24 @@ class SparseDensity(DensityEstimator):
         fit = self._best_fit(alphas, kernels, objective, x, weight)
         self._set_attributes(fit, x, weight)
         if self.coverage is not None:
-            # No fit may depend on the observations that it leaves out, so none takes alpha of all.
-            inner = clone(self).set_params(coverage=None, alpha=self.alpha or max(_ALPHAS))
-            held = [x[fold == k] for k in fold.unique()]
-            inners = [clone(inner).fit(x[fold != k].numpy()).density_ for k in fold.unique()]
-            self._set_density(widened(self.density_, inners, held, self.coverage, limits), x)
+            self._widen(x, fold, self.coverage, limits)
         return self
+
+    def _widen(self, x: Tensor, fold: Tensor, coverage: float, limits: Tensor) -> None:
+        """Widen the support to a coverage, as fits without a fold each say.
+
+        Args:
+            x: Observations (n, D).
+            fold: The number of the fold of each (n,).
+            coverage: Probability with which the support is to have a new observation.
+            limits: Ends (2, D) that the support may not pass.
+        """
+        # A fit must not depend on the fold that it leaves out: an alpha chosen from all data does,
+        # so the largest takes its place.
+        inner = clone(self).set_params(coverage=None, alpha=self.alpha or max(_ALPHAS))
+        held = [x[fold == k] for k in fold.unique()]
+        inners = [clone(inner).fit(x[fold != k].numpy()).density_ for k in fold.unique()]
+        self._set_density(widened(self.density_, inners, held, coverage, limits), x)
 
     def _checked(self, X: ArrayLike, sample_weight: ArrayLike | None) -> tuple[Tensor, Tensor]:
         """Return observations (n, D) of positive weight, and weights (n,)."""
@@ -417,6 +426,19 @@ class SparseDensity(DensityEstimator):
         cells = self._objective.cells
         values = [cells.mean(lambda t: f(as_events(t)), rows) for (rows,) in chunks(x)]
         return float(torch.cat(values).mean() - conjugate(f, self._uncut))
+
+
+def _bandwidths(deviation: Tensor, least: float, unit: Tensor) -> list[Tensor]:
+    """Return the bandwidths (D,) to choose from, the widest first.
+
+    Args:
+        deviation: Standard deviation of each column (D,).
+        least: The least bandwidth that the distance of inducing points allows.
+        unit: To which columns are rounded (D,): narrower kernels would show the gaps between.
+    """
+    widest, *narrower = (factor * deviation for factor in _BANDWIDTHS)
+    resolved = [w for w in narrower if float(w.amin()) >= least and (w >= unit).all()]
+    return [torch.maximum(widest, unit), *resolved]
 
 
 def _candidate_kernels(

@@ -224,11 +224,15 @@ class KernelMesh:
         return replace(KernelMesh.of_axes(axes, self.base, self.tolerance), is_wide=self.is_wide)
 
     def for_scores(self, scores: Columns, peaked: bool) -> "KernelMesh":
-        """Return a mesh on which scores, not only their functions, are polynomials; itself if so.
+        """Return the univariate mesh, refined until polynomials match scores; itself if they do.
+
+        On this mesh they match the functions that scores are made of, relative to the largest value
+        of each, and large weights multiply the errors. Those of scores are absolute.
 
         Args:
             scores: The scores f, from locations (q,) to (R, q).
-            peaked: Whether the integrals of e^f must be right to the tolerance, too.
+            peaked: Whether densities are so much narrower than scores, at alpha near 1, that the
+                integrals of e^f are checked, too.
         """
 
         def excess(axis: ChebyshevMesh) -> Tensor:

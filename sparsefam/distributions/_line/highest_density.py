@@ -439,6 +439,9 @@ class _Edges:
     def polished(self, p: _Univariate, mass: Tensor, breakpoints: Tensor) -> Tensor:
         """Return ends (K, *batch), NaN where there is none, after a Newton step for all at once.
 
+        The step takes away the rest of the error, and carries the derivatives of the implicit
+        function theorem.
+
         Args:
             p: The densities with their graph.
             mass: Of the set (*batch), with its graph.
@@ -451,6 +454,7 @@ class _Edges:
         # Newton's step: ends move by (dc - excess)/q' to the level c + dc, and c times the sum of
         # their signed steps is the mass that is missing at `start`. So `gap`, which is still
         # missing at dc = 0, is `rate` times dc.
+        # Where the mass jumps, no level meets it, and c stays.
         meets = (self.rate < 0) & (gap.detach().abs() <= _CLOSE)
         change = torch.where(meets, gap / torch.where(meets, self.rate, -1.0), 0.0)
         t = start + (change - excess) / self.slopes
