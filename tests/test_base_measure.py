@@ -165,7 +165,7 @@ GROWTH = [
 @pytest.mark.parametrize(("name", "kernel", "alpha"), GROWTH)
 def test_growth_that_outweighs_a_base(name: str, kernel: Any, alpha: float) -> None:
     weights, points = torch.as_tensor(POSITIVE), torch.as_tensor(POINTS)
-    with pytest.raises(ValueError, match=r"^base must have tails.*Prop\. 1"):
+    with pytest.raises(ValueError, match=r"^base must have tails that outweigh"):
         kernel_density(weights, points, kernel, LAWS[name][0], alpha, False)
 
 
@@ -261,7 +261,7 @@ def test_products_in_the_plane(base: Any) -> None:
 
 def test_every_axis_is_checked() -> None:
     point, normal = torch.tensor([[0.5, 0.5]]), td.Normal(0.0, 1.0)
-    with pytest.raises(ValueError, match=r"Prop\. 1.*Laplace"):
+    with pytest.raises(ValueError, match=r"outweigh.*Laplace"):
         KernelExp(torch.ones(1), point, linear, [normal, td.Laplace(0.0, 1.0)])
     assert KernelExp(torch.ones(1), point, linear, [normal, normal]).mean.isfinite().all()
     with pytest.raises(ValueError, match=r"base must be so light .*order 1 .*Cauchy"):

@@ -1,7 +1,5 @@
 """Normal equations of least squares: their sums over chunks of the observations, and solutions."""
 
-from __future__ import annotations  # before 2.9 torch compiles no inner function with a union
-
 from collections.abc import Callable
 from functools import partial, reduce
 from itertools import repeat
@@ -114,7 +112,7 @@ class Cholesky(NamedTuple):
     failed: Tensor  # 0 if the factor exists
 
     @classmethod
-    def of(cls, matrix: Tensor) -> Cholesky:
+    def of(cls, matrix: Tensor) -> "Cholesky":
         """Factor matrices (S, N, N)."""
         return cls(*torch.linalg.cholesky_ex(matrix))
 
