@@ -72,8 +72,11 @@ def test_extreme_scales_give_numbers_or_a_clear_error(case: Case, name: str) -> 
             found[dtype] = value.detach(), *slopes
         # The cosine of 1e30 is noise.
         if name.startswith("expect") and name != "expect-callable" and found:
-            for single, double in zip(found[SINGLE], found[DOUBLE], strict=True):
-                torch.testing.assert_close(single, double.float(), rtol=2e-6, atol=5e-7)
+            pairs = zip(found[SINGLE], found[DOUBLE], strict=True)
+            for i, (single, double) in enumerate(pairs):
+                # Terms of slopes, of about 1, cancel where the scale is small.
+                close = {"rtol": 2e-6, "atol": 2e-6 if i else 5e-7}
+                torch.testing.assert_close(single, double.float(), **close)
 
 
 def representable(case: Case, name: str, named: dict[str, Tensor], x: Tensor) -> Tensor:
