@@ -635,7 +635,6 @@ class Law(NamedTuple):
                     (-1, ((start, high), (end, high))),
                 )
             )
-            by_low, by_high = by_low - rise.clamp_min(0), by_high - (-rise).clamp_min(0)
             ratios = inner.standard.relative - outer.standard.relative
             value = ratios + torch.where(rise <= 0, by_low, by_high)
             value = torch.where(value.isfinite(), value, by_difference)
